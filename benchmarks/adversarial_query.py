@@ -18,9 +18,9 @@ import torch
 
 from benchmarks.timing import least_seconds
 from protocol.models import build_model, load_arrays, model_arrays
-from riskband.adversaries.evaluation import DEVICES, chosen_device, mean_loss
 from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.registry import adversarial_curves
+from riskband.models.evaluation import DEVICES, chosen_device, mean_loss
 from worlds.population import Population, PopulationSpec
 from worlds.shifts import AffineShift
 

@@ -24,9 +24,9 @@ from torch import nn
 import riskband as rb
 from benchmarks.repaired import print_rows
 from protocol.models import build_model
-from riskband.adversaries.evaluation import example_losses, mean_loss
 from riskband.betting import largest_log_capital
 from riskband.checks import FloatArray
+from riskband.models.evaluation import example_losses, mean_loss
 from riskband.wording import CHOSEN_BEFORE
 from worlds.ground_truth import BetaRisks
 from worlds.population import Population, PopulationSpec

@@ -38,8 +38,8 @@ from protocol.secure.questions import (
     UnmaskQuery,
 )
 from protocol.weight_sets import separated
-from riskband.adversaries.losses import get_loss
 from riskband.checks import RefusedError
+from riskband.models.losses import get_loss
 
 DEVICE_KEY = "device"
 """Of the node config, or else of the run config: where this client's models compute."""

@@ -16,7 +16,7 @@ from client.book import book_path, has_entry, is_unopened, note_once, opened
 from client.identity import client_id
 from client.refusals import require_known_keys
 from protocol.questions import AdversarialQuery, CandidatesQuery, Query
-from riskband.adversaries.problem import REPRESENTATION
+from riskband.adversaries.names import REPRESENTATION
 from riskband.checks import RefusedError
 
 LIMIT_KEY = "query-budget"

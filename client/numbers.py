@@ -23,8 +23,8 @@ from protocol.examples import Held
 from protocol.mechanisms import LOSS_STEPS, steps_of
 from protocol.models import build_model, load_arrays
 from protocol.questions import AdversarialQuery, CandidatesQuery, Query
-from riskband.adversaries.evaluation import chosen_device, mean_losses
-from riskband.adversaries.losses import get_loss
+from riskband.models.evaluation import chosen_device, mean_losses
+from riskband.models.losses import get_loss
 
 if TYPE_CHECKING:
     from riskband.adversaries.curves import AdversarialCurves
@@ -41,7 +41,7 @@ CurvesOf = Callable[[nn.Module, np.ndarray, np.ndarray], "AdversarialCurves"]
 
 
 def queried_model(query: Query, arrays: Mapping[str, np.ndarray], *, device: str) -> nn.Module:
-    """Return the model that a question is about, on a device of `riskband.adversaries.evaluation.DEVICES`.
+    """Return the model that a question is about, on a device of `riskband.models.evaluation.DEVICES`.
 
     Raises ValueError if there is no such model or device, or the weights do not fit the model; RuntimeError if the
     question asks for noise, and the model cannot be copied.
@@ -94,7 +94,7 @@ def mean_risks(
 ) -> list[float]:
     """Return the mean loss of each model and loss that is judged, in that order.
 
-    Without noise they are in [0, 1], with the errors of `riskband.adversaries.evaluation.mean_losses`. Else the answer
+    Without noise they are in [0, 1], with the errors of `riskband.models.evaluation.mean_losses`. Else the answer
     spends the mechanism's budget: each number is (S + N) / (num_examples * steps), S the sum of the losses rounded up
     to steps, N whole-number noise; it may lie outside of [0, 1]. `sums_one_by_one` says what takes the place of errors.
     """

@@ -18,7 +18,7 @@ from client.refusals import details_withheld
 from protocol.examples import Examples
 from protocol.hashes import model_hash
 from protocol.models import build_model, is_lipschitz, load_arrays, model_arrays
-from riskband.adversaries.evaluation import chosen_device
+from riskband.models.evaluation import chosen_device
 from worlds.datasets import load_dataset
 from worlds.loss_table import LossTable, PopulationRisks
 from worlds.population import Population, PopulationSpec, spec_from_config
@@ -111,7 +111,7 @@ def trained(
 ) -> tuple[dict[str, np.ndarray], int, float]:
     """Train a model on what the client that trains on a node, numbered from 0, holds; rounds are numbered from 1.
 
-    The device is a name in `riskband.adversaries.evaluation.DEVICES`. Returns the model's weights, as they came where
+    The device is a name in `riskband.models.evaluation.DEVICES`. Returns the model's weights, as they came where
     no client trains; the number of examples, 0 where none does; and the loss of the last epoch, in nats.
     """
     torch.set_num_threads(1)

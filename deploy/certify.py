@@ -21,7 +21,7 @@ from server.run.lock import FolderError, require_free
 from simulations.options import APP_FOLDER, EXIT_FAILED, EXIT_USAGE, chosen_run_config, scenario_parser
 
 if TYPE_CHECKING:
-    from server.config import RunConfig
+    from server.settings import RunConfig
 
 POLL_INTERVAL = 3.0
 PATIENCE = 300.0  # a SuperLink that restarts is back before

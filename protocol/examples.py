@@ -33,7 +33,7 @@ class Examples:
     y: NDArray[np.int64]
 
     def mean_losses(self, model: Any, *, losses: Collection[str]) -> dict[str, float]:
-        """Run the model; see `riskband.adversaries.evaluation.mean_losses`."""
-        from riskband.adversaries.evaluation import mean_losses  # here: it loads torch
+        """Run the model; see `riskband.models.evaluation.mean_losses`."""
+        from riskband.models.evaluation import mean_losses  # here: it loads torch
 
         return mean_losses(model, self.x, self.y, losses=losses)

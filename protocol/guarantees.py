@@ -9,8 +9,7 @@ import torch
 from protocol.models import build_model
 from protocol.questions import AdversarialQuery
 from riskband.adversaries.bounds.sandwich import is_understood
-from riskband.adversaries.problem import REPRESENTATION
-from riskband.adversaries.registry import best_guarantee
+from riskband.adversaries.names import REPRESENTATION
 from riskband.adversaries.spaces import points_at, split_at
 
 _NUM_REMEMBERED = 16
@@ -22,7 +21,7 @@ def possible_guarantees(query: AdversarialQuery) -> tuple[str, ...]:
     One of `riskband.answers.adversarial.GUARANTEES`; for "auto" on inputs or at a layer two, "upper" and "lower", where
     the model cannot be built here.
     """
-    best = best_guarantee(query.problem)
+    best = query.problem.best_guarantee
     is_known = best != "upper" or query.problem.space == REPRESENTATION or query.problem.adversary != "auto"
     return (best,) if is_known else _of_automatic(query.model, query.x_shape, query.num_classes, query.problem.layer)
 

@@ -30,6 +30,7 @@ _ANSWERING_FILES = {
         "answers/histogram.py",
         "answers/risks.py",
         "checks.py",
+        "models/*.py",
         "search.py",
     ),
 }
@@ -85,7 +86,7 @@ def code_hash() -> str:
     """Return the SHA-256 of the source text that computes an answer.
 
     That is every module of ``client`` and ``protocol``, what builds a simulated client's examples in ``worlds``, and
-    the adversaries and curves of ``riskband``. The server compares it with its own: Flower's simulation imports
+    the losses, adversaries and curves of ``riskband``. The server compares it with its own: Flower's simulation imports
     top-level packages from the SuperLink's working directory first, so another project's ``client`` can run in place
     of ours without any error.
     """

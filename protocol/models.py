@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from protocol.checks import checked_count, checked_seed
-from riskband.adversaries.group_sort import GroupSort
+from riskband.models.group_sort import GroupSort
 
 MAX_NUM_CLASSES = 100_000
 """A client builds the model that a message names: without a limit, a number in it could take all memory."""

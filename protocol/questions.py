@@ -53,7 +53,7 @@ def check_columns(what: str, *columns: Sized, numbers: Collection[int] | None = 
 class LossQuery(MayBePrivate):
     """The question "what is this model's mean loss on your examples?"."""
 
-    loss: str  # a name in `riskband.adversaries.losses.LOSSES`
+    loss: str  # a name in `riskband.models.losses.LOSSES`
     model: str  # the architecture, a name that `protocol.models.build_model` knows
     x_shape: tuple[int, ...]  # shape of one example, such as ``(1, 8, 8)``
     num_classes: int  # number of classes the model tells apart

@@ -15,9 +15,9 @@ from flwr.serverapp import Grid, ServerApp
 
 from protocol.codec import to_array_record
 from protocol.hashes import code_hash, model_hash
-from riskband.adversaries.evaluation import chosen_device
+from riskband.models.evaluation import chosen_device
 from server.checks.unseen import check_certificates
-from server.config import RunConfig, load_config
+from server.config import load_config
 from server.preparation import PREPARING, handed_over, hash_before_asking, prepared
 from server.report.report import write_report
 from server.report.table import print_report
@@ -25,6 +25,8 @@ from server.run.folder import LEDGER_FILE, ResultFolder, RunDisplay, settled
 from server.run.ledger import Ledger, require_resumable
 from server.run.lock import lock_for_run
 from server.run.traffic import MeteredGrid
+from server.settings import RunConfig
+from server.studies import study_of
 from server.studies.study import Evaluation
 from strategies.asking.replies import QuorumError
 
@@ -42,7 +44,7 @@ def main(grid: Grid, context: Context) -> None:
     folder = ResultFolder(config.output_folder, run_id=str(context.run_id))
     with lock_for_run(folder.path, run_id=folder.run_id):
         require_resumable(folder.path / LEDGER_FILE, config.to_run_config(), model=hash_before_asking(config))
-        folder.clear(resume=config.asking.resume)
+        folder.clear(resume=config.asking.resume, figures=study_of(config).figure_names(config))
         torch.set_num_threads(1)  # the sums of more threads would differ between machines
         try:
             evaluate(grid, config, folder)
@@ -57,6 +59,7 @@ def main(grid: Grid, context: Context) -> None:
 
 def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
     """Prepare the model, ask the clients, check the certificates on unseen ones, write and print the report."""
+    study = study_of(config)
     seconds: dict[str, float] = {}
     metered = MeteredGrid(grid, on_push=partial(folder.log_event, "round_asked"))
     folder.log_event("run_started", run_id=folder.run_id, code_hash=code_hash(), config=config.to_run_config())
@@ -78,7 +81,7 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
             folder.log_event("run_resumed", num_answers_in_ledger=num_earlier)
         display = RunDisplay(folder, ledger)
         settings = _settings(config, ledger, display) | {"max_open": _max_open(grid)}
-        strategy = config.study.strategy(config, tested, settings)
+        strategy = study.strategy(config, tested, settings)
         result = strategy.start(metered, to_array_record(tested.arrays)).conclusion
         recorded = ledger.recorded
     folder.log_event("answers_settled", **settled(result.outcome))
@@ -88,15 +91,15 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
             folder.show_stage("computing the exact risks of the unseen clients")
             for model in tested.models:  # of unseen clients and targets
                 model.to(chosen_device(config.model.device))
-            unseen = config.study.unseen(config, tested, result)
+            unseen = study.unseen(config, tested, result)
         checks = check_certificates(result.certificates, unseen) if unseen is not None else {}
     with _timed(seconds, "targets"):
-        targets = config.study.targets(config, tested, folder.show_stage)
+        targets = study.targets(config, tested, folder.show_stage)
     with _timed(seconds, "requirements"):
-        gate = config.study.gate(config, result)
+        gate = study.gate(config, result)
     report = write_report(
         folder,
-        Evaluation(config, result, unseen, checks, targets, gate),
+        Evaluation(config, study, result, unseen, checks, targets, gate),
         hashes=hashes,
         metrics={**metered.metrics(), "num_answers_in_ledger": num_earlier},
         recorded=recorded,

@@ -1,59 +1,30 @@
 """The run configuration: typed sections, or every mistake at once.
 
 Flower hands an app a flat mapping with hyphenated keys. The defaults live in one place, the table
-``[tool.flwr.app.config]`` of pyproject.toml; a scenario file or ``-c`` replaces some of them. What every run has stands
-here; each study of `server.studies` brings a section of its own.
+``[tool.flwr.app.config]`` of pyproject.toml; a scenario file or ``-c`` replaces some of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
-import numpy as np
-from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, create_model, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, create_model, field_validator
 
-from client.data import NO_DATASET, is_function_name
-from client.evaluator import NO_MODEL, is_evaluator_setting
-from client.identity import client_id
-from protocol.mechanisms import mechanism_of
-from protocol.models import BUILT_IN_MODELS, MAX_NUM_CLASSES, ROBUSTBENCH, is_lipschitz, is_model_name
-from riskband.adversaries.evaluation import DEVICES
-from riskband.adversaries.losses import LOSSES, OWN
-from riskband.answers.responses import ANSWERED_BY, MISSING
-from riskband.bands.methods import resolve_level_method
-from riskband.worst_cases.requirements import Requirement
 from server.problems import ConfigError, problem
-from server.run.folder import FIGURE_SUFFIXES
-from server.sections import (
-    SPLIT,
-    AnyCounts,
-    AnyNumbers,
-    Count,
-    Ends,
-    Fraction,
-    Names,
-    Positive,
-    Rule,
-    Section,
-    is_distinct,
-    one_of,
-    rule,
+from server.sections import Rule, Section
+from server.settings import (
+    Asking,
+    Model,
+    Network,
+    Question,
+    Results,
+    Run,
+    RunConfig,
+    SectionKind,
+    brings_own_data,
 )
 from server.studies import STUDIES
-from server.studies.study import Study
-from strategies.asking.replies import num_needed
-from worlds.corruptions import CorruptionShift, corruption_shift
-from worlds.datasets import BUNDLED_DATASETS, BaseData, load_dataset
-from worlds.domain_generalisation.training import DG_TRAINING
-from worlds.population import Population, spec_from_config
-from worlds.shifts import ColourShift, ResolutionShift, RotationShift, Shift
-
-__all__ = ["ConfigError", "RunConfig", "load_config"]
-
-SectionKind = TypeVar("SectionKind", bound=Section)
 
 _WITHOUT_DATASET: dict[str, Any] = {
     "num_unseen": 0,
@@ -67,321 +38,21 @@ _WITHOUT_DATASET: dict[str, Any] = {
 _OF_MODEL = ("x_shape", "num_classes", "training")  # what is of no consequence where no model is sent
 
 
-def is_absolute(path: str) -> bool:
-    """Return whether a path is absolute once ~ is replaced."""
-    try:
-        return Path(path).expanduser().is_absolute()
-    except RuntimeError:  # "~nobody": there is no such user
-        return False
-
-
-def is_dataset(value: str) -> bool:
-    """Return whether the run configuration's ``dataset`` is one."""
-    kind, _, rest = value.partition(":")
-    is_file = kind == "npz" and is_absolute(rest) and Path(rest).expanduser().is_file()
-    is_hugging_face = kind == "hf" and bool(rest)
-    return value in BUNDLED_DATASETS or is_file or is_hugging_face or brings_own_data(value)
-
-
-def brings_own_data(dataset: str) -> bool:
-    """Return whether the clients have examples that the server cannot know."""
-    is_function = is_function_name(dataset) and dataset.partition(":")[0] not in ("npz", "hf")
-    return dataset == NO_DATASET or is_function
-
-
-def _levels(kind: type[ColourShift | ResolutionShift], alphas: tuple[float, ...]) -> Shift:
-    """Return a shift with the two ranges of Dirichlet parameters; raises ValueError where they are none."""
-    return kind(low=alphas[:2], high=alphas[2:])
-
-
-class Run(Section):
-    """What the run is called, and what all randomness comes from."""
-
-    scenario: str = Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
-        description="it names the result folder: letters, digits, '.', '_' and '-' only",
-    )
-    seed: int = Field(ge=0, lt=2**63, description="the same seed gives the same report")
-
-
-class Network(Section):
-    """The clients and what they hold."""
-
-    dataset: Annotated[str, rule(is_dataset)] = Field(
-        description='use "digits", "colour-digits", "npz:/absolute/path.npz" (a file that exists), "hf:OWNER/NAME", '
-        '"none" (each client brings its own data) or "module:function" (which gives them)'
-    )
-    evaluator: Annotated[str, rule(is_evaluator_setting)] = Field(
-        description='give "module:function", "own" (that of each node config) or ""; with dataset "none"'
-    )
-    x_shape: AnyCounts = Field(
-        description='give the shape of one input such as "3,32,32"; needed where the server has no dataset'
-    )
-    num_classes: int = Field(
-        ge=0,
-        le=MAX_NUM_CLASSES,
-        description=f"give the number of classes, 2 to {MAX_NUM_CLASSES}; needed where the server has no dataset",
-    )
-    num_clients: int = Field(ge=2, description="the spread between clients cannot be seen in one client")
-    num_unseen: int = Field(
-        ge=0,
-        description="0 means: do not check the certificates on unseen clients; 0 where the server has no dataset",
-    )
-    examples_per_client: Count = Field(description="every client answers from this many examples")
-    affine_sigma: float = Field(ge=0, le=1e6, description="0 means: no affine shift")
-    dirichlet_concentration: float = Field(ge=0, le=1e6, description="0 means: no label shift; small means strong")
-    resolution_alphas: Annotated[Ends, rule(lambda ends: not ends or _levels(ResolutionShift, ends))] = Field(
-        description='give two ranges of positive numbers such as "0.4,0.7,0.7,1", the Dirichlet parameters of low and '
-        'of high resolutions, or "" for no such shift'
-    )
-    resolution_levels: Annotated[AnyCounts, rule(lambda levels: ResolutionShift(levels))] = Field(
-        description='give two or more different sizes in pixels such as "14,18,26,32", the low ones first'
-    )
-    colour_alphas: Annotated[Ends, rule(lambda ends: not ends or _levels(ColourShift, ends))] = Field(
-        description='give two ranges of positive numbers such as "0.1,0.3,0.7,1", the Dirichlet parameters of grey and '
-        'of coloured images, or "" for no such shift'
-    )
-    colour_levels: Annotated[Ends, rule(lambda levels: ColourShift(levels))] = Field(
-        description='give two or more different shares in [0, 1] such as "0,0.5,1", the grey ones first'
-    )
-    rotation_angles: Annotated[Ends, rule(lambda angles: not angles or RotationShift(angles))] = Field(
-        description='give different angles from -360 to 360 degrees such as "0,15,30", or "" for no rotation'
-    )
-    row_affine_stds: Annotated[AnyNumbers, rule(lambda stds: len(stds) in (0, 2) and max(stds, default=0) <= 1e6)] = (
-        Field(description='give two numbers up to 1e6 such as "0.05,0.05", or "" for no such shift')
-    )
-    corruptions: Annotated[str, rule(lambda text: not text or corruption_shift(text))] = Field(
-        description='use "mnist-c" (grey images), "cifar10-c" or "imagenet-c" (colour), some of its kinds as in '
-        '"mnist-c:fog,shear", or "" for no such shift'
-    )
-    severities: Annotated[AnyCounts, rule(lambda severities: CorruptionShift(severities=severities))] = Field(
-        description='give different severities of corruptions, from 1 to 5, such as "1,2,3,4,5"'
-    )
-    group_sigmas: Annotated[AnyNumbers, rule(lambda sigmas: is_distinct(sigmas) and max(sigmas, default=0) <= 1e6)] = (
-        Field(description='give different strengths up to 1e6 such as "0.1,0.3", or "" for no groups')
-    )
-    group_angles: Annotated[Ends, rule(lambda angles: not angles or RotationShift(angles))] = Field(
-        description='give different angles from -360 to 360 degrees such as "0,15", or "" for no groups; not with '
-        "group-sigmas"
-    )
-
-    rules: ClassVar[Mapping[str, Rule]] = {
-        "evaluator": lambda evaluator, known: not evaluator or known.get("dataset", NO_DATASET) == NO_DATASET,
-        "group_angles": lambda angles, known: not (angles and known.get("group_sigmas")),
-    }
-
-
-class Model(Section):
-    """The model that is evaluated."""
-
-    model: Annotated[str, rule(is_model_name)] = Field(
-        min_length=1,
-        description=f'use {", ".join(BUILT_IN_MODELS)}, "{ROBUSTBENCH}IDENTIFIER" or "module:factory"',
-    )
-    training: Literal[("central", "fedavg", "checkpoint", *DG_TRAINING)] = Field(  # type: ignore[valid-type]
-        description=f'use "central", "fedavg" or "checkpoint"; where the server has no dataset, "checkpoint"; with two '
-        f"groups or more, which are the domains, and a model other than lipschitz-…, one of {', '.join(DG_TRAINING)}"
-    )
-    dg_factor: float = Field(
-        ge=0, le=1e3, description='F of DR-DG with training "dg:METHOD"; 0 means: the method alone'
-    )
-    checkpoint: str = Field(
-        description="give the absolute path of an existing file that torch.save(model.state_dict(), path) wrote, or "
-        "of one of RobustBench"
-    )
-    device: Literal[DEVICES] = Field(  # type: ignore[valid-type]
-        description='use "cpu", "cuda" or "auto" (a GPU if there is one); the node config of a client may say otherwise'
-    )
-    training_rounds: Count = Field(description='rounds of FedAvg; only used when training is "fedavg"')
-    num_training_clients: int = Field(
-        ge=0,
-        description='with training "fedavg" so many clients, at most num-clients, train and never answer; 0 means: '
-        "num-clients",
-    )
-    training_epochs: Count = Field(description="passes over the training examples (per round in FedAvg)")
-    learning_rate: float = Field(gt=0, le=1, description="0.001 to 0.1 is usual")
-    training_margin: float = Field(
-        ge=0,
-        le=1e3,
-        description="the margin between logits that training asks for; 0 means: the cross-entropy as it is, as "
-        'training "dg:METHOD" needs',
-    )
-    training_noise: float = Field(
-        ge=0,
-        le=1e3,
-        description="standard deviation of the noise on the inputs of the training, such as that of the smoothing; 0 "
-        'means: none, as training "dg:METHOD" needs',
-    )
-
-    rules: ClassVar[Mapping[str, Rule]] = {
-        "training": lambda training, known: (
-            training not in DG_TRAINING
-            or (
-                max(len(known.get("group_sigmas", ())), len(known.get("group_angles", ()))) >= 2
-                and not is_lipschitz(known.get("model", ""))
-            )
-        ),
-        "checkpoint": lambda path, known: (
-            known.get("training") != "checkpoint" or (is_absolute(path) and Path(path).is_file())
-        ),
-        "training_margin": lambda margin, known: known.get("training") not in DG_TRAINING or not margin,
-        "training_noise": lambda sigma, known: known.get("training") not in DG_TRAINING or not sigma,
-        "num_training_clients": lambda number, known: number <= known.get("num_clients", np.inf),
-    }
-
-
-class Question(Section):
-    """What is certified."""
+class AnyQuestion(Question):
+    """What is certified, by one of the studies."""
 
     strategy: Literal[tuple(STUDIES)] = Field(  # type: ignore[valid-type]
         description=f"with an evaluator use {' or '.join(name for name in STUDIES if STUDIES[name].asks_losses)}"
     )
-    loss: Annotated[str, one_of({*LOSSES, OWN})] = Field(
-        description=f'use one of {", ".join(sorted(LOSSES))}; with an evaluator zero_one, or "own" for others in [0, 1]'
-    )
-    delta: float = Field(ge=1e-6, lt=1, description="delta is the probability of failure, not the confidence")
-    breakdown_threshold: Fraction = Field(description="a client fails when its risk reaches this loss, in [0, 1]")
-    breakdown_target: float = Field(gt=0, lt=1, description="the share of failing clients, or mean risk, you accept")
-    require: Annotated[tuple[Annotated[str, AfterValidator(lambda text: str(Requirement.of(text)))], ...], SPLIT] = (
-        Field(description='give requirements such as "mean<=0.2,quantile:0.9<=0.3", or ""; not for selection')
-    )
-    band: Annotated[str, rule(resolve_level_method)] = Field(
-        description='use "berk_jones", "dkw", "kolmogorov", or "truncated:0.5:0.95" for a range of quantiles only'
-    )
-    local: Literal["marginal", "counted", "union", "observed"]
 
     rules: ClassVar[Mapping[str, Rule]] = {
+        **Question.rules,
         "strategy": lambda strategy, known: not known.get("evaluator") or STUDIES[strategy].asks_losses,
-        "loss": lambda loss, known: loss in (("zero_one", OWN) if known.get("evaluator") else LOSSES),
     }
-
-
-class Asking(Section):
-    """Who may answer, and how patient the server is."""
-
-    client_ids: Literal["numbered", "any"]
-    quorum: float = Field(gt=0, le=1, description="the fraction of num-clients that must answer")
-    missing: Annotated[str, one_of(MISSING)] = Field(
-        description=f"use one of {', '.join(MISSING)}, for clients without valid answer; with a cost-bound only ignore"
-    )
-    answered_by: Annotated[str, one_of(ANSWERED_BY)] = Field(
-        description=f"use one of {', '.join(ANSWERED_BY)}; fresh: the clients had no part in making the model"
-    )
-    contamination: int = Field(
-        ge=0,
-        description="so many of the answers may be wrong: fewer than quorum asks for; with a cost-bound only 0",
-    )
-    privacy: Annotated[str, rule(lambda noise: not noise or mechanism_of(noise))] = Field(
-        description='give "laplace:EPSILON" or "gaussian:RHO" with a number from 1e-6 to 1e12, or "" for no noise; '
-        "with noise local is marginal or counted, for wasserstein the protocol one-round, cost-bound 0, no box at a "
-        "layer and no smoothing; not for secure_histogram, nor with an evaluator"
-    )
-    node_timeout: Positive = Field(description="seconds to wait for the clients to connect")
-    reply_timeout: Positive = Field(description="seconds to wait for the answers of one round")
-    respect_query_budgets: bool = Field(
-        description="true: ask the clients first what they have left, one more round; for secure_histogram false"
-    )
-    resume: bool = Field(
-        description="true: continue the run whose ledger is in the output folder; for secure_histogram false"
-    )
-
-    rules: ClassVar[Mapping[str, Rule]] = {
-        "privacy": lambda noise, known: not (noise and known.get("evaluator")),
-        "contamination": lambda number, known: (
-            number == 0
-            or not {"num_clients", "quorum"} <= known.keys()
-            or number < num_needed(known["num_clients"], known["quorum"])
-        ),
-    }
-
-
-class Results(Section):
-    """Where the results go."""
-
-    output_dir: Annotated[str, rule(lambda path: path == "" or is_absolute(path))] = Field(
-        description='give an absolute path, or "" for ~/riskband-results/<scenario>'
-    )
-    figure_format: Annotated[
-        Names, rule(lambda kinds: kinds == ("none",) or (is_distinct(kinds) and {*kinds} <= {*FIGURE_SUFFIXES}))
-    ] = Field(description=f'give a comma-separated list of {", ".join(FIGURE_SUFFIXES)}, or "none"')
-
-
-@dataclass(frozen=True)
-class RunConfig:
-    """Everything that decides a run. Build it with `load_config`."""
-
-    # What every run has.
-    run: Run
-    network: Network
-    model: Model
-    question: Question
-    settings: tuple[Section, ...]  # those of all studies; see `of`
-    asking: Asking
-    results: Results
-
-    @property
-    def study(self) -> Study:
-        """What the run does."""
-        return STUDIES[self.question.strategy]
-
-    def of(self, kind: type[SectionKind]) -> SectionKind:
-        """Return the settings of a study."""
-        return next(each for each in self.settings if isinstance(each, kind))
-
-    @property
-    def output_folder(self) -> Path:
-        """The absolute folder that receives every result."""
-        if self.results.output_dir:
-            return Path(self.results.output_dir).expanduser()
-        return Path.home() / "riskband-results" / self.run.scenario
-
-    @property
-    def model_name(self) -> str:
-        """The model that clients are asked about; `NO_MODEL` where each asks a function of its own."""
-        return NO_MODEL if self.network.evaluator else self.model.model
-
-    @property
-    def model_inputs(self) -> tuple[tuple[int, ...], int]:
-        """The shape of one input and the number of classes of the model that the run evaluates."""
-        if brings_own_data(self.network.dataset):
-            return self.network.x_shape, self.network.num_classes
-        return self.dataset.x_train.shape[1:], self.dataset.num_classes
-
-    @property
-    def dataset(self) -> BaseData:
-        """What the server trains on, and what the clients of a simulation are drawn from."""
-        return load_dataset(self.network.dataset, seed=self.run.seed)
-
-    def population(self, network: str = "source") -> Population:
-        """Return the clients of a simulated network; "source" are those that are asked."""
-        return Population(spec_from_config(self.to_run_config(), network=network))
-
-    @property
-    def known_clients(self) -> frozenset[str] | None:
-        """Names that may answer; None accepts any."""
-        if self.asking.client_ids == "any":
-            return None
-        return frozenset(client_id({"partition-id": k}) for k in range(self.network.num_clients))
-
-    @property
-    def num_trainers(self) -> int:
-        """How many clients train when `training` is "fedavg"."""
-        return self.model.num_training_clients or self.network.num_clients
-
-    @property
-    def num_needed(self) -> int:
-        """How many valid answers the quorum asks for."""
-        return num_needed(self.network.num_clients, self.asking.quorum)
-
-    def to_run_config(self) -> dict[str, str | int | float]:
-        """Return the flat mapping that Flower carries; `load_config` of it gives this object back."""
-        sections = (self.run, self.network, self.model, self.question, *self.settings, self.asking, self.results)
-        values = {key: value for section in sections for key, value in section.model_dump(by_alias=True).items()}
-        return {key: ",".join(map(str, v)) if isinstance(v, tuple) else v for key, v in values.items()}
 
 
 _SETTINGS: tuple[type[Section], ...] = tuple(study.settings for study in STUDIES.values())
-_SECTIONS: tuple[type[Section], ...] = (Run, Network, Model, Question, *_SETTINGS, Asking, Results)
+_SECTIONS: tuple[type[Section], ...] = (Run, Network, Model, AnyQuestion, *_SETTINGS, Asking, Results)
 
 
 def _fit(value: Any, info: ValidationInfo) -> Any:
@@ -428,4 +99,4 @@ def load_config(run_config: Mapping[str, Any]) -> RunConfig:
         return kind.model_construct(**{name: getattr(flat, name) for name in kind.model_fields})
 
     settings = tuple(part(kind) for kind in _SETTINGS)
-    return RunConfig(part(Run), part(Network), part(Model), part(Question), settings, part(Asking), part(Results))
+    return RunConfig(part(Run), part(Network), part(Model), part(AnyQuestion), settings, part(Asking), part(Results))

@@ -12,8 +12,9 @@ import torch
 from flwr.serverapp import Grid
 
 from protocol.hashes import model_hash
-from server.config import RunConfig, brings_own_data
 from server.run.ledger import part_of_a_run
+from server.settings import RunConfig, brings_own_data
+from server.studies import study_of
 from server.studies.study import UnderTest
 
 PREPARED_VARIABLE = "RISKBAND_PREPARED"
@@ -27,7 +28,7 @@ def prepared(config: RunConfig, grid: Grid | None) -> UnderTest:
     """Return what a run puts before its clients; they are needed now only when ``training = "fedavg"``."""
     if not brings_own_data(config.network.dataset):
         config.population().client(0)  # a shift that does not fit the images is known before a model is trained
-    return config.study.prepare(config, grid)
+    return study_of(config).prepare(config, grid)
 
 
 def hand_over(config: RunConfig, path: Path, *, show: Callable[[str], None]) -> None:

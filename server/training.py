@@ -15,13 +15,11 @@ from protocol.codec import to_array_record, to_arrays
 from protocol.hashes import model_hash
 from protocol.models import build_model, load_arrays, load_weights, model_arrays
 from protocol.wire import decode_refusal, num_training_examples
-from riskband.adversaries.evaluation import chosen_device
 from strategies.asking.replies import num_needed, one_line
-from worlds.domain_generalisation.training import DG_TRAINING, domains_of, train_on_domains
 from worlds.training import train_centrally
 
 if TYPE_CHECKING:
-    from server.config import RunConfig
+    from server.settings import RunConfig
 
 _POLL_INTERVAL = 0.2
 
@@ -72,9 +70,6 @@ def prepare_model(config: RunConfig, grid: Grid | None) -> nn.Module:
     if config.model.training == "checkpoint":
         return model_of_checkpoint(config)
     model = initial_model(config)
-    if config.model.training in DG_TRAINING:
-        _train_on_groups(config, model)
-        return model
     assert grid is not None  # the clients are needed
     load_arrays(model, to_arrays(_train_federated(config, grid, to_array_record(model_arrays(model)))))
     return model
@@ -90,20 +85,6 @@ def central_settings(config: RunConfig) -> dict[str, Any]:
         "margin": config.model.training_margin,
         "noise_sigma": config.model.training_noise,
     }
-
-
-def _train_on_groups(config: RunConfig, model: nn.Module) -> None:
-    """Train on what the groups of the training network hold, each a domain; no message is sent."""
-    network = "source" if config.asking.answered_by == "trainers" else "training"
-    train_on_domains(
-        model.to(chosen_device(config.model.device)),
-        domains_of(config.population(network), num_clients=config.num_trainers),
-        method=DG_TRAINING[config.model.training],
-        seed=config.run.seed,
-        num_epochs=config.model.training_epochs,
-        learning_rate=config.model.learning_rate,
-        factor=config.model.dg_factor,
-    )
 
 
 def model_of_checkpoint(config: RunConfig) -> nn.Module:

@@ -22,12 +22,15 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from server.config import ConfigError, RunConfig, load_config
+from server.config import load_config
 from server.preparation import PREPARED_VARIABLE, hand_over, hash_before_asking
+from server.problems import ConfigError
 from server.report.table import show_outcome
 from server.run.folder import FAILURE_FILE, LEDGER_FILE, PROGRESS_FILE, REPORT_FILE, ResultFolder, progress_content
 from server.run.ledger import part_of_a_run, require_resumable
 from server.run.lock import FolderError, lock_for_launcher
+from server.settings import RunConfig
+from server.studies import study_of
 from server.training import model_of_checkpoint
 from simulations.engine import Engine
 from simulations.launcher import (
@@ -71,7 +74,7 @@ def simulate(chosen: Mapping[str, Any], engine: Engine, *, as_json: bool = False
             folder = ResultFolder(Path(config.results.output_dir or default_folder(config)).expanduser())
             environment = held.enter_context(lock_for_launcher(folder.path))
             require_resumable(folder.path / LEDGER_FILE, config.to_run_config(), model=hash_before_asking(config))
-            folder.clear(resume=config.asking.resume)
+            folder.clear(resume=config.asking.resume, figures=study_of(config).figure_names(config))
         except FolderError as error:
             _say(f"error: {error}")
             return EXIT_USAGE

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -16,10 +15,8 @@ from protocol.questions import AdversarialAnswer, AdversarialQuery
 from riskband.search import Bracket
 from riskband.worst_cases.network_attack import KnownPoints, bisection
 from strategies.asking.failures import Failure, FailureReason
+from strategies.asking.query import QueryStrategy
 from strategies.asking.replies import RoundOutcome
-
-if TYPE_CHECKING:
-    from strategies.wasserstein import Wasserstein
 
 _ROUNDING = 1e-9
 
@@ -28,13 +25,19 @@ class BisectionRounds:
     """Questions of one radius to those clients whose curve is open where the adversary of the network would spend.
 
     `first` is the outcome of the round that asked the strategy's query of every client; what it says of a client holds
-    for the whole run. The strategy asks, to its `bisection_tolerance`.
+    for the whole run. The strategy asks, until the bracket is as narrow as the tolerance.
     """
 
     def __init__(
-        self, strategy: Wasserstein, grid: Grid, arrays: ArrayRecord, first: RoundOutcome[AdversarialAnswer]
+        self,
+        strategy: QueryStrategy,
+        grid: Grid,
+        arrays: ArrayRecord,
+        first: RoundOutcome[AdversarialAnswer],
+        *,
+        tolerance: float,
     ) -> None:
-        self._strategy, self._grid, self._arrays = strategy, grid, arrays
+        self._strategy, self._grid, self._arrays, self._tolerance = strategy, grid, arrays, tolerance
         self._first = first.answers
         self._known = [_known_points(strategy.query, answer) for answer in first.answers]
         # So far, with the first round. An interrupted run's messages count as this one's.
@@ -60,7 +63,7 @@ class BisectionRounds:
             self._ask,
             num_clients=len(self._known),
             cost_budget=cost_budget,
-            tolerance=self._strategy.bisection_tolerance,
+            tolerance=self._tolerance,
             known=self._known,
             on_round=partial(self._show, cost_budget),
         )

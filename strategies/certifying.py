@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 import riskband as rb
 from protocol.mechanisms import steps_of
-from riskband.adversaries.losses import get_loss
+from riskband.models.losses import get_loss
 from strategies.asking.query import QueryStrategy, RoundOutcome
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import riskband as rb
 from protocol.questions import CandidatesAnswer
-from riskband.adversaries.losses import get_loss
+from riskband.models.losses import get_loss
 from riskband.selection import Selection, check_selection
 from strategies.asking.query import RoundOutcome
 from strategies.certifying import CertifyingStrategy, Conclusion

@@ -188,7 +188,7 @@ class Wasserstein(CertifyingStrategy):
         return EmpiricalWorstCase(about=about, lower=lower(self.cost_budgets), upper=ends, **size)
 
     def _bisect(self, grid: Grid, arrays: ArrayRecord, first: RoundOutcome[AdversarialAnswer]) -> WassersteinConclusion:
-        rounds = BisectionRounds(self, grid, arrays, first)
+        rounds = BisectionRounds(self, grid, arrays, first, tolerance=self.bisection_tolerance)
         answers = usable_answers(first, self.query, **self.who_answered)
         lower, upper = rounds.worst_means(self.cost_budgets)
         worst_means = None

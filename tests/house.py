@@ -246,7 +246,7 @@ ROWS = (
     Row("floors of its rooms", lambda: floors(arrows()), "19", 9, 9),
     Row("arrows between them", lambda: sum(map(len, arrows().values())), "289", 100, 100),
     Row("rooms that import each other in a circle", lambda: len(circles(arrows())), "", 0, 0),
-    Row("files that import each other in a circle, for types too", lambda: len(circles(file_arrows())), "", 0, 38),
+    Row("files that import each other in a circle, for types too", lambda: len(circles(file_arrows())), "", 0, 0),
     Row("public names", lambda: len(rb._MODULES), "99", 54, 54),
     Row("classes for a functional of a band", lambda: num_defined(_FUNCTIONALS, ast.ClassDef, "riskband"), "4", 1, 1),
     Row("parsers of its name", lambda: num_defined(_PARSERS, FUNCTIONS, "riskband"), "4", 1, 1),

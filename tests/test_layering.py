@@ -1,4 +1,4 @@
-"""Imports go one way: riskband <- protocol <- worlds <- client <- strategies <- server <- simulations."""
+"""Imports go one way: riskband <- protocol <- worlds <- client <- strategies <- server <- simulations <- papers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-LAYERS = ("riskband", "protocol", "worlds", "client", "strategies", "server", "simulations")
+LAYERS = ("riskband", "protocol", "worlds", "client", "strategies", "server", "simulations", "papers")
 TORCH_HOMES = (
-    *("riskband.adversaries", "protocol.architectures", "protocol.models", "protocol.guarantees"),
+    *("riskband.adversaries", "riskband.models", "protocol.architectures", "protocol.models", "protocol.guarantees"),
     *(
         "worlds.training",
-        "worlds.domain_generalisation",
         "worlds.cifar10",
         "worlds.lipschitz",
         "worlds.orthogonal",

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from protocol.models import build_model, load_arrays, save_checkpoint
-from riskband.adversaries.evaluation import mean_loss
+from riskband.models.evaluation import mean_loss
 from worlds.datasets import UNREADABLE, load_dataset, npz_arrays
 from worlds.shifts import check_pairs
 

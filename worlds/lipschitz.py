@@ -21,8 +21,8 @@ from torch import nn
 
 from protocol.models import build_model, save_checkpoint
 from riskband.adversaries import LipschitzAdversary, TransportProblem, margin_constants
-from riskband.adversaries.evaluation import mean_loss
 from riskband.adversaries.spaces import point_batches
+from riskband.models.evaluation import mean_loss
 from worlds.datasets import BaseData, load_dataset
 from worlds.training import train_epochs
 

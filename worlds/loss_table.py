@@ -17,7 +17,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
-from riskband.adversaries.evaluation import device_of, example_losses, in_eval_mode, mean_loss
+from riskband.models.evaluation import device_of, example_losses, in_eval_mode, mean_loss
 from worlds.population import Population
 from worlds.shifts import DrawnShift, check_pairs
 from worlds.versions import ImageVersion
@@ -84,7 +84,7 @@ def loss_table(
     loss: str = "zero_one",
     batch_size: int = 512,
 ) -> LossTable:
-    """Run a model on every image of a pool in every version; see `riskband.adversaries.evaluation.example_losses`.
+    """Run a model on every image of a pool in every version; see `riskband.models.evaluation.example_losses`.
 
     The versions are different ones, such as `Population.versions`. Raises ValueError as there, or if there is no
     version, or one twice.
@@ -106,7 +106,7 @@ class PopulationRisks:
     """The risks of a population's clients under one model: looked up where the client is a mixture of versions.
 
     Where it has a transform of its own, the model is run on its images. `loss` is a name in
-    `riskband.adversaries.losses`.
+    `riskband.models.losses`.
     """
 
     def __init__(self, population: Population, model: nn.Module, *, loss: str) -> None:

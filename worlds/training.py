@@ -19,7 +19,7 @@ from torch.optim.adam import adam
 
 from protocol.checks import checked_count, checked_number, checked_seed
 from protocol.models import build_model, is_lipschitz
-from riskband.adversaries.evaluation import chosen_device, computed
+from riskband.models.evaluation import chosen_device, computed
 from worlds.datasets import BaseData
 from worlds.orthogonal import OrthogonalDescent
 from worlds.shifts import AffineShift, check_pairs
@@ -37,7 +37,7 @@ def train_centrally(data: BaseData, *, model: str, seed: int, device: str = "cpu
 
     `model` is a name for `protocol.models.build_model`; `seed` decides the first weights and the order of the examples.
     The layers of a model that is Lipschitz by design are kept orthogonal. It is trained on a device of
-    `riskband.adversaries.evaluation.DEVICES` and returned on the CPU. The rest is that of `train_epochs`, which raises
+    `riskband.models.evaluation.DEVICES` and returned on the CPU. The rest is that of `train_epochs`, which raises
     the same errors.
     """
     net = build_model(model, x_shape=data.x_train.shape[1:], num_classes=data.num_classes, seed=seed)

@@ -35,8 +35,8 @@ from protocol.secure.questions import (
     UnmaskAnswer,
     UnmaskQuery,
 )
-from riskband.adversaries.losses import get_loss
 from riskband.checks import RefusedError
+from riskband.models.losses import get_loss
 
 Numbers = Callable[[HistogramQuery, Mapping[str, np.ndarray]], Mapping[str, Any]]
 """From a question and the model's weights to the fields of the answer to a plain loss question."""

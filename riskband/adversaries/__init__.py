@@ -7,14 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "BUILDERS",
     "INPUT_ADVERSARIES",
-    "LOSSES",
     "REPRESENTATION_ADVERSARIES",
     "AdversarialCurves",
     "Adversary",
     "Batch",
     "Evidence",
-    "GroupSort",
     "InputAdversary",
     "LipschitzAdversary",
     "Points",
@@ -23,7 +22,6 @@ __all__ = [
     "adversarial_answers",
     "adversarial_curves",
     "client_curves",
-    "growth_slopes",
     "margin_constants",
     "wda_accuracy",
     "wda_attack",
@@ -35,13 +33,11 @@ _NAMES = {
     "attacks.wda": "wda_accuracy wda_attack",
     "base": "Adversary Batch Evidence",
     "bounds.lipschitz": "margin_constants",
-    "bounds.relu_slopes": "growth_slopes",
     "bounds.sandwich": "LipschitzAdversary SandwichAdversary",
     "curves": "AdversarialCurves Points",
-    "group_sort": "GroupSort",
-    "losses": "LOSSES",
+    "names": "INPUT_ADVERSARIES REPRESENTATION_ADVERSARIES",
     "problem": "TransportProblem",
-    "registry": "INPUT_ADVERSARIES REPRESENTATION_ADVERSARIES adversarial_curves",
+    "registry": "BUILDERS adversarial_curves",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
@@ -51,13 +47,11 @@ if TYPE_CHECKING:
     from riskband.adversaries.attacks.wda import wda_accuracy, wda_attack
     from riskband.adversaries.base import Adversary, Batch, Evidence
     from riskband.adversaries.bounds.lipschitz import margin_constants
-    from riskband.adversaries.bounds.relu_slopes import growth_slopes
     from riskband.adversaries.bounds.sandwich import LipschitzAdversary, SandwichAdversary
     from riskband.adversaries.curves import AdversarialCurves, Points
-    from riskband.adversaries.group_sort import GroupSort
-    from riskband.adversaries.losses import LOSSES
+    from riskband.adversaries.names import INPUT_ADVERSARIES, REPRESENTATION_ADVERSARIES
     from riskband.adversaries.problem import TransportProblem
-    from riskband.adversaries.registry import INPUT_ADVERSARIES, REPRESENTATION_ADVERSARIES, adversarial_curves
+    from riskband.adversaries.registry import BUILDERS, adversarial_curves
 else:
 
     def __getattr__(name: str) -> object:

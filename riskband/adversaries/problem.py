@@ -13,26 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from riskband.adversaries.names import REPRESENTATION, Smoothing, best_guarantee, check_names, layer_name
 from riskband.checks import LARGEST_COST, SMALLEST_COST
+from riskband.models.losses import get_loss
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-REPRESENTATION = "representation"
-"""The space before the model's last linear layer."""
-LAYER_PREFIX = "layer:"
-"""What the name of the space at a layer's output begins with: "layer:2"."""
-SMOOTHING_PREFIX = "smoothing:"
-"""What the adversary's name begins with if the smoothed model is meant: "smoothing:0.25"."""
-SANDWICH_PREFIX = "sandwich:"
-"""What the adversary's name begins with if an attack is named below a bound: "sandwich:pgd"."""
-NUM_NOISE_SAMPLES = (100, 300, 1000, 3000)
-"""Noise samples of an example for which the bound of a smoothed model is proved."""
-
-
-def layer_name(space: str) -> str | None:
-    """Return the name of the layer at whose output examples move in this space; None in every other space."""
-    return space.removeprefix(LAYER_PREFIX) if space.startswith(LAYER_PREFIX) else None
 
 
 def checked_box(box: Sequence[float]) -> tuple[float, float]:
@@ -66,47 +52,13 @@ def checked_grid(name: str, values: Iterable[float]) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True)
-class Smoothing:
-    """Gaussian noise that makes a randomised classifier of a model, and how often it is drawn for each example."""
-
-    sigma: float
-    """Standard deviation of the noise on every entry of an input."""
-    num_samples: int = 1000
-    """One of `NUM_NOISE_SAMPLES`."""
-    is_attacked: bool = False
-    """Whether the smoothed model is attacked as well, for an estimate below its bound."""
-
-    @classmethod
-    def of(cls, adversary: str) -> Smoothing | None:
-        """Return the noise of "smoothing:SIGMA" or "smoothing:SIGMA:SAMPLES"; None for any other adversary.
-
-        With "sandwich:" before it the smoothed model is attacked, too. Raises ValueError if the numbers make no sense.
-        """
-        name = adversary.removeprefix(SANDWICH_PREFIX)
-        if not name.startswith(SMOOTHING_PREFIX):
-            return None
-        sigma, _, samples = name.removeprefix(SMOOTHING_PREFIX).partition(":")
-        try:
-            noise = cls(float(sigma), int(samples or cls.num_samples), is_attacked=name != adversary)
-        except ValueError:
-            noise = cls(math.nan)
-        if not (SMALLEST_COST <= noise.sigma <= LARGEST_COST and noise.num_samples in NUM_NOISE_SAMPLES):
-            raise ValueError(
-                "smoothing must be 'smoothing:SIGMA', a standard deviation above 0, or 'smoothing:SIGMA:SAMPLES' with "
-                f"one of {', '.join(map(str, NUM_NOISE_SAMPLES))} noise samples of each example, got {adversary!r}; "
-                "such as 'smoothing:0.25'"
-            )
-        return noise
-
-
-@dataclass(frozen=True)
 class TransportProblem:
     """How bad a loss gets when examples may move: what a client is asked, at all cost budgets at once.
 
     Attributes
     ----------
     loss : str
-        A name in `riskband.adversaries.losses.LOSSES`.
+        A name in `riskband.models.losses.LOSSES`.
     order : int
         1: moving by a distance t costs t; 2: it costs t squared (norm "l2" only).
     norm : str
@@ -116,7 +68,7 @@ class TransportProblem:
         "layer:NAME", the output of the layer of this name in an `nn.Sequential`.
     adversary : str
         In representation space "exact", "ascent", or "auto": exact where there is an exact one. Elsewhere a name in
-        `riskband.adversaries.registry.INPUT_ADVERSARIES`, or "foolbox:NAME" for an attack of Foolbox. "lipschitz"
+        `riskband.adversaries.names.INPUT_ADVERSARIES`, or "foolbox:NAME" for an attack of Foolbox. "lipschitz"
         proves a bound, "sandwich:ATTACK" does so above an attack, "sandwich" above "wda-knapsack"; "auto" is "sandwich"
         where a bound is known for the loss and the layers, else "wda-knapsack". "smoothing:SIGMA" and
         "smoothing:SIGMA:SAMPLES" prove one of the smoothed model (0-1 loss, norm "l2", inputs), see `Smoothing`; with
@@ -154,10 +106,7 @@ class TransportProblem:
     free_distance: float = 0.0
 
     def __post_init__(self) -> None:
-        # Imported here: the names are those of code that needs torch, and of all attacks.
-        from riskband.adversaries.registry import check_names
-
-        check_names(self)
+        check_names(loss=self.loss, order=self.order, norm=self.norm, space=self.space, adversary=self.adversary)
         # Any sequence is welcome; a problem must be hashable, and two equal ones the same bytes.
         object.__setattr__(self, "box", None if self.box is None else checked_box(self.box))
         object.__setattr__(self, "distances", checked_grid("distances", self.distances))
@@ -200,10 +149,13 @@ class TransportProblem:
         return Smoothing.of(self.adversary)
 
     @property
+    def best_guarantee(self) -> str:
+        """The strongest guarantee that an answer may have, see `riskband.adversaries.names.best_guarantee`."""
+        return best_guarantee(loss=self.loss, order=self.order, space=self.space, adversary=self.adversary)
+
+    @property
     def is_binary(self) -> bool:
         """Whether an example that did not move has loss 0 or 1; that of a smoothed model is a share."""
-        from riskband.adversaries.losses import get_loss
-
         return get_loss(self.loss).binary and self.smoothing is None
 
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from riskband.adversaries.base import Batch
 from riskband.adversaries.bounds.layer_norms import has_hooks
-from riskband.adversaries.evaluation import computed, logit_batches
-from riskband.adversaries.losses import get_loss
 from riskband.checks import RefusedError
+from riskband.models.evaluation import computed, logit_batches
+from riskband.models.losses import get_loss
 
 
 def split_at(model: nn.Module, name: str | None) -> tuple[nn.Module, nn.Module]:
@@ -51,7 +51,7 @@ def point_batches(
 ) -> Iterator[Batch]:
     """Yield batches of examples as the points that move: what a layer returns, or the inputs where that is None.
 
-    Arguments and errors are those of `riskband.adversaries.evaluation.example_losses` and `split_at`.
+    Arguments and errors are those of `riskband.models.evaluation.example_losses` and `split_at`.
     """
     per_example = get_loss(loss).per_example
     front, _ = split_at(model, layer)

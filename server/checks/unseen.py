@@ -24,7 +24,7 @@ from worlds.loss_table import PopulationRisks
 from worlds.population import Population
 
 if TYPE_CHECKING:
-    from server.config import RunConfig
+    from server.settings import RunConfig
 
 
 @dataclass(frozen=True, eq=False)

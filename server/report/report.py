@@ -57,13 +57,12 @@ def write_report(
     seconds
         Wall-clock seconds of each part of the run.
     """
-    config, result, study = evaluation.config, evaluation.conclusion, evaluation.config.study
+    config, result, study = evaluation.config, evaluation.conclusion, evaluation.study
     for name, certificate in (result.certificates | _required(evaluation.gate)).items():
         with folder.writing(f"{CERTIFICATE_FOLDER}/{name}.json") as path:
             certificate.save(path)
         folder.log_event("certificate_written", name=name)
-    figures = [f"{study.figure_stem}.{kind}" for kind in config.results.figure_format if kind != "none"]
-    if figures:
+    if figures := study.figure_names(config):
         figure = study.figure(evaluation)
         for name in figures:
             with folder.writing(name) as path:

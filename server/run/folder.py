@@ -67,16 +67,17 @@ class ResultFolder:
     # Flower's id of the run, which its files hold; "" for whoever reads them, whatever run they are of.
     run_id: str = ""
 
-    def clear(self, *, resume: bool = False) -> None:
+    def clear(self, *, resume: bool = False, figures: Iterable[str] = ()) -> None:
         """Create the folder, and remove what an earlier run wrote there; ledgers of answers and logs of events stay.
 
-        Afterwards a report in the folder is the report of this run. The log is continued if that run is resumed, and
-        otherwise gets the first free number (``events-1.jsonl``), as a ledger does. Raises FolderError if something
-        has the name of a result and is not what a run wrote, or was changed since, or if the folder holds files but no
-        results: they may be somebody's own. Nothing is removed then.
+        Afterwards a report in the folder is the report of this run, which will draw figures of these names. The log is
+        continued if that run is resumed, and otherwise gets the first free number (``events-1.jsonl``), as a ledger
+        does. Raises FolderError if something has the name of a result and is not what a run wrote, or was changed
+        since, or if the folder holds files but no results: they may be somebody's own. Nothing is removed then.
         """
         listed = self._listed()
-        found = [name for name in dict.fromkeys(self._names_of_results()) if os.path.lexists(self.path / name)]
+        names = dict.fromkeys((*self._names_of_results(), *_figures(listed), *figures))
+        found = [name for name in names if os.path.lexists(self.path / name)]
         for name in found:
             self._require_ours(name, listed)
         has_files = any(path.is_file() and not path.name.startswith(_HIDDEN) for path in self.path.rglob("*"))
@@ -102,10 +103,6 @@ class ResultFolder:
         """Names of the files that a run replaces or continues."""
         yield from (REPORT_FILE, FAILURE_FILE, PROGRESS_FILE, LEDGER_FILE, EVENTS_FILE, PAGE_FILE, *LOG_FILES)
         yield from (f"{CERTIFICATE_FOLDER}/{path.name}" for path in (self.path / CERTIFICATE_FOLDER).glob("*.json"))
-        # Imported here: the studies need torch, and who only reads a folder does not.
-        from server.studies import STUDIES
-
-        yield from (f"{study.figure_stem}.{suffix}" for study in STUDIES.values() for suffix in FIGURE_SUFFIXES)
 
     def _require_ours(self, name: str, listed: Mapping[str, str]) -> None:
         """Raise FolderError unless a file is as a run wrote it; of one that grows, its beginning says so."""
@@ -337,3 +334,8 @@ def failure_fields(failure: Failure) -> dict[str, str | None]:
         "node_id": None if failure.node_id is None else str(failure.node_id),
         "reason": str(failure.reason),
     }
+
+
+def _figures(listed: Iterable[str]) -> list[str]:
+    """Those of the names that are figures in the folder itself."""
+    return [name for name in listed if Path(name).name == name and Path(name).suffix[1:] in FIGURE_SUFFIXES]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from server.settings import RunConfig
 from server.studies.dispersion import DispersionStudy
 from server.studies.f_divergence import FDivergenceStudy
 from server.studies.secure_histogram import SecureHistogramStudy
@@ -16,3 +17,8 @@ STUDIES: dict[str, Study] = {
     "selection": SelectionStudy(),
     "wasserstein": WassersteinStudy(),
 }
+
+
+def study_of(config: RunConfig) -> Study:
+    """Return what a run does."""
+    return STUDIES[config.question.strategy]

@@ -27,7 +27,7 @@ from strategies.dispersion import BETTING, Dispersion, DispersionConclusion, Mea
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from server.config import RunConfig
+    from server.settings import RunConfig
 
 _NUM_SMALL = 10  # groups that are too small are named up to this many
 _SHARE, _LEVELS = 0.5, (0.5, 0.9)  # points of the curves that the table shows

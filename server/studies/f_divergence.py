@@ -21,7 +21,7 @@ from worlds.targets import HOW_TO_CHANGE, target_changes, target_spec
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from server.config import RunConfig
+    from server.settings import RunConfig
 
 
 class Settings(Section):

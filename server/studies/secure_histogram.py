@@ -14,7 +14,7 @@ from server.studies.study import Evaluation, UnderTest, loss_query
 from strategies.secure.histogram import SIZES, SecureHistogram
 
 if TYPE_CHECKING:
-    from server.config import RunConfig
+    from server.settings import RunConfig
 
 _NEED_SINGLE_ANSWERS = ("on_answer", "earlier", "respect_budgets")
 

@@ -15,9 +15,9 @@ from rich.table import Table
 from protocol.models import load_arrays, model_arrays
 from protocol.questions import CandidatesQuery
 from protocol.weight_sets import packed, separated
-from riskband.adversaries.evaluation import logit_batches
-from riskband.adversaries.losses import get_loss
 from riskband.functionals.distributions import RiskDistribution
+from riskband.models.evaluation import logit_batches
+from riskband.models.losses import get_loss
 from riskband.plots.selection import selection_figure
 from riskband.selection import SELECTION_METHODS, CandidateBound, Objective, Selection
 from server.checks.unseen import Unseen, compare
@@ -33,7 +33,7 @@ from worlds.candidates import Candidates, abstaining, candidate_models, checkpoi
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from server.config import RunConfig
+    from server.settings import RunConfig
 
 _MET = {True: "yes", False: "no"}
 _CHOSEN = " *"

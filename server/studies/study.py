@@ -29,7 +29,7 @@ from strategies.asking.query import QueryStrategy
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from server.config import RunConfig
+    from server.settings import RunConfig
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +46,7 @@ class Evaluation:
     """A network that was asked, and what is known beside its answers."""
 
     config: RunConfig  # what was to be evaluated
+    study: Study  # how
     conclusion: Any  # what the study's strategy concluded
     unseen: Unseen | None = None  # the unseen clients, if they are known
     # Certificates beside the unseen clients; empty if those are not known.
@@ -86,6 +87,10 @@ class Study(ABC):
     }
     figure_stem: ClassVar[str]  # name of the figure's files
     asks_losses: ClassVar[bool] = True  # whether it asks for the loss of one model, which an evaluator can say too
+
+    def figure_names(self, config: RunConfig) -> list[str]:
+        """Return the names of the figure's files that a run writes."""
+        return [f"{self.figure_stem}.{kind}" for kind in config.results.figure_format if kind != "none"]
 
     def prepare(self, config: RunConfig, grid: Grid | None) -> UnderTest:
         """Return what is put before the clients; they are needed now only when ``training = "fedavg"``."""

@@ -15,7 +15,7 @@ from rich.table import Table
 from torch import nn
 
 import riskband as rb
-from riskband.adversaries.losses import get_loss
+from riskband.models.losses import get_loss
 from riskband.wording import confidence
 from server.checks.unseen import compare, shares
 from server.report.cells import VERDICTS, new_table, number, upper_bound
@@ -25,7 +25,7 @@ from worlds.population import Population
 from worlds.targets import target_spec
 
 if TYPE_CHECKING:
-    from server.config import RunConfig
+    from server.settings import RunConfig
     from server.studies.study import Evaluation
 
 NUM_BINS = (10, 50)

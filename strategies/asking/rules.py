@@ -13,12 +13,12 @@ import numpy as np
 
 from protocol.guarantees import possible_guarantees
 from protocol.questions import AdversarialAnswer, AdversarialQuery, Answer, CandidatesAnswer, CandidatesQuery, Query
-from riskband.adversaries.losses import get_loss
-from riskband.adversaries.problem import REPRESENTATION
+from riskband.adversaries.names import REPRESENTATION
 from riskband.answers.adversarial import GUARANTEES
 from riskband.answers.concave_curves import rounding_of_curve
 from riskband.answers.counts import is_count
 from riskband.checks import LARGEST_COST, LARGEST_NOISY_RISK, MAX_EXAMPLES, SMALLEST_COST, float_rounding
+from riskband.models.losses import get_loss
 from strategies.asking.failures import FailureReason
 
 # How far two numbers of one client may contradict each other by rounding; losses lie in [0, 1].

@@ -17,9 +17,9 @@ from protocol.codec import PROTOCOL_VERSION, to_array_record, to_arrays
 from protocol.hashes import code_hash, model_hash
 from protocol.questions import Query
 from protocol.secure.questions import HistogramQuery, KeysQuery, MaskedQuery
-from riskband.adversaries.losses import get_loss
 from riskband.answers.histogram import Histogram
 from riskband.answers.risks import default_eta
+from riskband.models.losses import get_loss
 from strategies.asking.exchange import Parcel
 from strategies.asking.failures import Failure, in_order
 from strategies.asking.query import Arrays

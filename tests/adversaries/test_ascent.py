@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from torch import nn
 
-from riskband.adversaries.evaluation import example_losses, mean_loss
 from riskband.adversaries.norms import DUAL_EXPONENTS
 from riskband.adversaries.representation import ascent
 from riskband.adversaries.representation.growth import GROWTHS
+from riskband.models.evaluation import example_losses, mean_loss
 from tests.adversaries.test_exact import COSTS, DoubleLinear, problem
 from tests.adversaries.transports import best_transports, cost_matrix, losses_at
 from tests.transport import curves_of

@@ -11,8 +11,8 @@ from riskband.adversaries.attacks.fab import MinNorm
 from riskband.adversaries.attacks.pgd import Pgd
 from riskband.adversaries.attacks.witness import Witness
 from riskband.adversaries.base import Batch
-from riskband.adversaries.losses import get_loss
-from riskband.adversaries.registry import INPUT_ADVERSARIES
+from riskband.adversaries.registry import builder
+from riskband.models.losses import get_loss
 from tests.adversaries.nets import mlp
 from tests.adversaries.test_exact import COSTS, DoubleLinear, nearest_boundary_points, problem
 from tests.adversaries.test_inputs import examples_of, small_net, witness_of
@@ -160,7 +160,7 @@ def test_many_classes_are_attacked_at_the_likeliest_rivals():
     assert witness.rivals.shape == (9, 6)
     wrong = np.where(np.eye(40)[y] == 1, -np.inf, logits.numpy())
     assert np.array_equal(np.sort(witness.rivals.numpy().T), np.sort(np.argsort(-wrong, axis=1)[:, :9]))
-    attack = INPUT_ADVERSARIES["min-norm"].build(model, input_problem("zero_one", 1, "l2"))
+    attack = builder("min-norm")(model, input_problem("zero_one", 1, "l2"))
     attack.perturb(witness)
     exact = flip_distances(weight, bias, x, y, "l2")
     assert np.all(witness.distances.numpy() >= exact - 1e-6)

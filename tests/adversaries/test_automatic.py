@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from torch import nn
 
+from riskband.adversaries.names import INPUT_ADVERSARIES, NORMS, REPRESENTATION_ADVERSARIES, SLOPED_LOSSES
+from riskband.adversaries.norms import EXPONENTS
 from riskband.adversaries.problem import TransportProblem
-from riskband.adversaries.registry import INPUT_ADVERSARIES, best_guarantee
+from riskband.adversaries.registry import _BEFORE_HEAD, BUILDERS, builder
+from riskband.adversaries.representation.growth import GROWTHS
 from riskband.checks import RefusedError
 from tests.adversaries.nets import mlp
 from tests.adversaries.test_spaces import Squared, examples
@@ -35,7 +38,7 @@ def test_it_is_the_sandwich_where_a_bound_is_known_and_else_the_strongest_attack
     assert chosen.guarantee == named.guarantee == ("upper" if same_as == "sandwich" else "lower")
     np.testing.assert_array_equal(chosen.values(RADII), named.values(RADII))
     # What a server may expect: never less than what a client can find out.
-    assert chosen.guarantee in ("lower", best_guarantee(TransportProblem(loss, 1, space=space)))
+    assert chosen.guarantee in ("lower", TransportProblem(loss, 1, space=space).best_guarantee)
 
 
 def test_it_is_the_attack_where_a_pool_gets_no_channels():
@@ -50,9 +53,16 @@ def test_it_is_the_attack_where_a_pool_gets_no_channels():
         curves_of(model, x, y, adversary="lipschitz", **asked)
 
 
+def test_every_name_has_a_builder_and_every_loss_with_slopes_its_growth():
+    assert BUILDERS.keys() == INPUT_ADVERSARIES.keys()
+    assert set(REPRESENTATION_ADVERSARIES) == _BEFORE_HEAD.keys()
+    assert set(SLOPED_LOSSES) == GROWTHS.keys()
+    assert set(NORMS) == EXPONENTS.keys()
+
+
 @pytest.mark.parametrize("name", list(INPUT_ADVERSARIES))
 def test_nothing_to_look_at_is_an_error_in_the_same_words(name):
-    adversary = INPUT_ADVERSARIES[name].build(CHAIN, input_problem("zero_one", 1, "l2"))
+    adversary = builder(name)(CHAIN, input_problem("zero_one", 1, "l2"))
     with pytest.raises(RuntimeError, match="must give one guarantee"):
         adversary.curves([])
 

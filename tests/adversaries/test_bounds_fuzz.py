@@ -13,11 +13,12 @@ import pytest
 import torch
 from torch import nn
 
-from riskband.adversaries import Batch, GroupSort, LipschitzAdversary, margin_constants
+from riskband.adversaries import Batch, LipschitzAdversary, margin_constants
 from riskband.adversaries.bounds.layer_norms import RULES
 from riskband.adversaries.bounds.lipschitz import SequentialLayers
-from riskband.adversaries.losses import get_loss
 from riskband.adversaries.norms import lengths, steepest
+from riskband.models.group_sort import GroupSort
+from riskband.models.losses import get_loss
 from tests.adversaries.nets import EXPONENTS, seeded
 from tests.transport import input_problem
 

@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 from torch import nn
 
 from protocol.models import build_model
-from riskband.adversaries import INPUT_ADVERSARIES, GroupSort, LipschitzAdversary
+from riskband.adversaries import LipschitzAdversary
 from riskband.adversaries.base import Batch
 from riskband.adversaries.bounds.crown import AUTO_WORK, is_cheap, local_distances, local_network
 from riskband.adversaries.bounds.lipschitz import SequentialLayers
 from riskband.adversaries.bounds.relu_cells import relu_cells
-from riskband.adversaries.losses import get_loss
+from riskband.adversaries.registry import builder
 from riskband.checks import RefusedError
+from riskband.models.group_sort import GroupSort
+from riskband.models.losses import get_loss
 from tests.adversaries.nets import EXPONENTS, logits_of, mlp, padded_cnn, seeded
 from tests.transport import input_problem
 
@@ -40,7 +42,7 @@ def certified(model, batch, *, norm, method, order=1):
 
 
 def reached(model, batch, *, norm):
-    return INPUT_ADVERSARIES["min-norm"].build(model, input_problem("zero_one", 1, norm)).examine(batch).flip_costs
+    return builder("min-norm")(model, input_problem("zero_one", 1, norm)).examine(batch).flip_costs
 
 
 def distance_by_enumeration(model, x, label, *, norm):

@@ -15,10 +15,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from papers.domain_generalisation.training import train_on_domains
 from protocol.examples import Examples
 from riskband.adversaries import TransportProblem, adversarial_curves
-from riskband.adversaries.evaluation import chosen_device, device_of, example_losses, full_precision, largest_batch
-from worlds.domain_generalisation.training import train_on_domains
+from riskband.models.evaluation import chosen_device, device_of, example_losses, full_precision, largest_batch
 from worlds.training import train_epochs
 
 GPU = torch.device("cuda", 0)

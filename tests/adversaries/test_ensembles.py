@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from riskband.adversaries import INPUT_ADVERSARIES, Batch
+from riskband.adversaries import Batch
 from riskband.adversaries.attacks import ensembles
 from riskband.adversaries.attacks.ensembles import A3, A3PlusPlus, InOrder
 from riskband.adversaries.attacks.witness import Witness
-from riskband.adversaries.losses import get_loss
-from riskband.adversaries.registry import input_adversary
+from riskband.adversaries.registry import builder
 from riskband.checks import RefusedError
+from riskband.models.losses import get_loss
 from tests.adversaries.nets import mlp
 from tests.adversaries.test_attacks import flip_distances
 from tests.adversaries.test_exact import problem
@@ -78,9 +78,9 @@ def test_square_comes_last_and_reaches_where_no_gradient_leads():
     x = torch.from_numpy(np.random.default_rng(2).uniform(-1.0, 1.0, (30, 20)).astype(np.float32))
     batch = batch_of(net, x, net(x).argmax(dim=1))
     asked = input_problem("zero_one", 1, "linf", box=BOX, distances=(0.2,))
-    blind = input_adversary("apgd-ce").build(net, asked).examine(batch).flip_costs
+    blind = builder("apgd-ce")(net, asked).examine(batch).flip_costs
     found = short_autoattack(net, asked).examine(batch).flip_costs
-    square = INPUT_ADVERSARIES["square"].build(net, asked, num_steps=200, num_refinements=0).examine(batch).flip_costs
+    square = builder("square")(net, asked, num_steps=200, num_refinements=0).examine(batch).flip_costs
     assert int((square <= 0.2).sum()) > int((blind <= 0.2).sum())
     assert bool((torch.isfinite(found) >= torch.isfinite(square)).all())  # the same seeds where nothing fell before
 
@@ -98,7 +98,7 @@ def test_on_a_linear_model_what_stands_is_what_stands(name, norm):
     exact = flip_distances(weight, bias, x, y, norm)
     distance = float(np.median(exact[exact > 0.0]))
     batch = batch_of(model, torch.from_numpy(x), torch.from_numpy(y))
-    build = input_adversary(name).build
+    build = builder(name)
     for share in (1.0 + 1e-4, 1.0 - 1e-4):
         radius = distance * share
         counts = {"num_restarts": 3} if name.startswith("a3") else {}
@@ -201,7 +201,7 @@ def test_a_number_of_queries_that_cannot_be_is_refused(name):
 def test_the_published_square_looks_in_the_balls_asked_alone():
     net, batch = trained_like_batch(num_examples=20)
     asked = input_problem("zero_one", 1, "linf", box=BOX, distances=(0.15,), adversary="square:300")
-    found = input_adversary("square:300").build(net, asked).examine(batch).flip_costs
+    found = builder("square:300")(net, asked).examine(batch).flip_costs
     here = found[torch.isfinite(found)]
     assert 0 < len(here) < 20
     assert bool((here <= 0.15 * (1.0 + 1e-6)).all())

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from riskband.adversaries.evaluation import mean_loss
+from riskband.models.evaluation import mean_loss
 from tests.adversaries.transports import EXPONENTS, best_transports, cost_matrix, losses_at
 from tests.transport import curves_of
 

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from riskband.adversaries.losses import CROSS_ENTROPY_CAP, get_loss
 from riskband.adversaries.representation.ascent import GRADIENTS
 from riskband.adversaries.representation.growth import GROWTHS, bounding_points, radial_profile, reach
+from riskband.models.losses import CROSS_ENTROPY_CAP, get_loss
 
 CURVED = ["brier", "cross_entropy"]
 

@@ -9,15 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from riskband.adversaries import INPUT_ADVERSARIES, Batch, InputAdversary
+from riskband.adversaries import Batch, InputAdversary
 from riskband.adversaries.attacks.base import client_curves
 from riskband.adversaries.attacks.fab import MinNorm
 from riskband.adversaries.attacks.pgd import Pgd
 from riskband.adversaries.attacks.wda import Wda
 from riskband.adversaries.attacks.witness import Witness
-from riskband.adversaries.evaluation import mean_loss
-from riskband.adversaries.losses import get_loss
+from riskband.adversaries.registry import builder
 from riskband.checks import RefusedError
+from riskband.models.evaluation import mean_loss
+from riskband.models.losses import get_loss
 from tests.adversaries.nets import seeded
 from tests.adversaries.test_exact import COSTS
 from tests.adversaries.transports import EXPONENTS, losses_at
@@ -90,7 +91,7 @@ def test_attacks_lie_below_the_truth_in_the_plane(seed, norm, adversary):
     net = small_net(seed)
     x, y = examples_of(net, seed)
     truth, cell = grid_distances(net, x, y, norm)
-    attack = INPUT_ADVERSARIES[adversary].build(net, input_problem("zero_one", 1, norm, box=(-1.0, 1.0)))
+    attack = builder(adversary)(net, input_problem("zero_one", 1, norm, box=(-1.0, 1.0)))
     witness = witness_of(net, x, y, norm=norm)
     attack.perturb(witness)
     found = witness.distances.numpy()
@@ -167,7 +168,7 @@ def test_the_model_is_left_as_it_was():
     before = {name: value.clone() for name, value in net.state_dict().items()}
     net[2].eval()
     flags = [parameter.requires_grad for parameter in net.parameters()]
-    attack = INPUT_ADVERSARIES["wda-knapsack"].build(net, input_problem("margin", 1, "l2"))
+    attack = builder("wda-knapsack")(net, input_problem("margin", 1, "l2"))
     logits = net.eval()(torch.from_numpy(x)).double().detach()
     net.train()
     net[2].eval()

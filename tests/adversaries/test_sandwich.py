@@ -14,14 +14,14 @@ from riskband.adversaries import (
     Batch,
     LipschitzAdversary,
     SandwichAdversary,
-    growth_slopes,
     margin_constants,
     wda_attack,
 )
 from riskband.adversaries.attacks.base import client_curves
 from riskband.adversaries.bounds.sandwich import class_distances
-from riskband.adversaries.evaluation import mean_loss
+from riskband.adversaries.registry import builder
 from riskband.checks import RefusedError
+from riskband.models.evaluation import mean_loss
 from tests.adversaries.nets import EXPONENTS, logits_of, mlp, seeded
 from tests.adversaries.transports import best_transports, cost_matrix, losses_at
 from tests.transport import curves_of as all_curves_of
@@ -121,9 +121,9 @@ def test_every_attack_fits_into_a_sandwich(attack, loss):
     x = np.random.default_rng(0).normal(size=(4, 2, 2, 2)).astype(np.float32)
     y = logits_of(model, x).argmax(axis=1)
     asked = input_problem(loss, 1, "l2")
-    below = INPUT_ADVERSARIES[attack].build(model, asked)
+    below = builder(attack)(model, asked)
     joined = curves_of(SandwichAdversary(below, LipschitzAdversary(model, asked)), model, x, y, loss)
-    alone = curves_of(INPUT_ADVERSARIES[attack].build(model, asked), model, x, y, loss)
+    alone = curves_of(builder(attack)(model, asked), model, x, y, loss)
     certificate = curves_of(LipschitzAdversary(model, asked), model, x, y, loss)
     (lower, upper), prices = joined.values(RADII), (0.01, 0.1, 1.0)
     np.testing.assert_array_equal(lower, alone.values(RADII)[0])
@@ -173,7 +173,7 @@ def test_halved_constants_are_caught_by_an_attack():
 
     model, x, y = problem()
     asked = input_problem("zero_one", 1, "l2")
-    attack = INPUT_ADVERSARIES["min-norm"].build(model, asked)
+    attack = builder("min-norm")(model, asked)
     curves = curves_of(SandwichAdversary(attack, Halved(model, asked)), model, x, y, "zero_one")
     with pytest.raises(RuntimeError, match="the bound is wrong"):
         curves.values(RADII)
@@ -212,7 +212,7 @@ def test_what_is_not_proved_is_refused():
     with pytest.raises(RefusedError, match="method must be one of"):
         LipschitzAdversary(model, input_problem("zero_one", 1, "l2"), method="best")
     asked = input_problem("zero_one", 1, "l2")
-    swapped = SandwichAdversary(LipschitzAdversary(model, asked), INPUT_ADVERSARIES["min-norm"].build(model, asked))
+    swapped = SandwichAdversary(LipschitzAdversary(model, asked), builder("min-norm")(model, asked))
     with pytest.raises(RefusedError, match="must prove a bound, got MinNorm"):
         curves_of(swapped, model, x, y, "zero_one")
 
@@ -324,7 +324,7 @@ def test_slack_at_the_example_alone_is_caught_by_an_attack():
 
     model, x, y = common_mode()
     asked = input_problem("zero_one", 1, "linf")
-    attack = INPUT_ADVERSARIES["min-norm"].build(model, asked, num_steps=20)
+    attack = builder("min-norm")(model, asked, num_steps=20)
     curves = curves_of(SandwichAdversary(attack, Still(model, asked)), model, x, y, "zero_one")
     with pytest.raises(RuntimeError, match="the bound is wrong"):
         curves.values(RADII)
@@ -398,5 +398,3 @@ def test_a_model_in_half_precision_is_refused_in_words(kind):
             all_curves_of(model, x, y, loss="margin", order=1, space=space, adversary=adversary)
     with pytest.raises(RefusedError, match="must be float32 or float64"):
         wda_attack(model, x, y, norm="linf", radius=0.1, kappa=2.0)
-    with pytest.raises(RefusedError, match="must be float32 or float64"):
-        growth_slopes(model, (3,), norm="l2")

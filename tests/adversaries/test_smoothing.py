@@ -16,7 +16,8 @@ from protocol.questions import AdversarialQuery
 from riskband.adversaries import Batch, adversarial_answers, adversarial_curves
 from riskband.adversaries.bounds import smoothing
 from riskband.adversaries.bounds.smoothing import LARGEST_SCORE, SmoothingAdversary, bounding_curve
-from riskband.adversaries.problem import NUM_NOISE_SAMPLES, TransportProblem
+from riskband.adversaries.names import NUM_NOISE_SAMPLES
+from riskband.adversaries.problem import TransportProblem
 from riskband.answers.concave_curves import upper_hull
 from riskband.checks import RefusedError
 from tests.adversaries.nets import seeded

@@ -13,7 +13,7 @@ from torch import nn
 from riskband.adversaries.attacks.base import client_curves
 from riskband.adversaries.attacks.pgd import Pgd
 from riskband.adversaries.attacks.square import Square, Windows, hill_and_valley
-from riskband.adversaries.registry import input_adversary
+from riskband.adversaries.names import input_adversary
 from tests.adversaries.nets import mlp, seeded
 from tests.adversaries.test_attacks import flip_distances
 from tests.adversaries.test_exact import DoubleLinear, problem

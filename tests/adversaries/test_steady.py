@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from riskband.adversaries import adversarial_answers, wda_attack
-from riskband.adversaries.evaluation import is_steady
 from riskband.checks import RefusedError
+from riskband.models.evaluation import is_steady
 from tests.adversaries.nets import cnn, mlp, padded_cnn, seeded
 from tests.transport import curves_of
 

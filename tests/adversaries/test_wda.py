@@ -8,10 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from riskband.adversaries import INPUT_ADVERSARIES, Batch, wda_accuracy, wda_attack
+from riskband.adversaries import Batch, wda_accuracy, wda_attack
 from riskband.adversaries.attacks.wda import Wda
 from riskband.adversaries.attacks.witness import Witness
-from riskband.adversaries.losses import get_loss
+from riskband.adversaries.registry import builder
+from riskband.models.losses import get_loss
 from tests.adversaries.nets import mlp
 from tests.adversaries.test_attacks import flip_distances
 from tests.adversaries.test_exact import problem
@@ -139,8 +140,7 @@ def test_the_flips_of_the_knapsack_are_nearer_than_those_any_part_finds_alone(no
     batch = Batch(torch.from_numpy(x), labels, logits, get_loss("zero_one").per_example(logits, labels))
     problem = input_problem("zero_one", 1, norm, seed=2)
     whole, *parts = (
-        INPUT_ADVERSARIES[name].build(net, problem).examine(batch).flip_costs
-        for name in ("wda-knapsack", "min-norm", "pgd", "wda")
+        builder(name)(net, problem).examine(batch).flip_costs for name in ("wda-knapsack", "min-norm", "pgd", "wda")
     )
     alone = torch.stack(parts).amin(dim=0)
     assert bool((whole <= alone).all())
@@ -155,9 +155,7 @@ def test_the_knapsack_finds_what_auto_pgd_finds_at_the_distances_asked():
     logits = net(torch.from_numpy(x)).double().detach()
     batch = Batch(torch.from_numpy(x), labels, logits, get_loss("zero_one").per_example(logits, labels))
     problem = input_problem("zero_one", 1, "l2", box=(-1.0, 1.0), distances=(0.2, 0.4))
-    whole, alone = (
-        INPUT_ADVERSARIES[name].build(net, problem).examine(batch).flip_costs for name in ("wda-knapsack", "apgd")
-    )
+    whole, alone = (builder(name)(net, problem).examine(batch).flip_costs for name in ("wda-knapsack", "apgd"))
     for distance in problem.distances:
         assert int((alone <= distance).sum()) > 20
         assert int((whole <= distance).sum()) >= int((alone <= distance).sum())

@@ -16,9 +16,9 @@ from protocol.codec import to_array_record, to_arrays
 from protocol.hashes import code_hash, model_hash
 from protocol.models import build_model, load_arrays, model_arrays
 from protocol.questions import AdversarialAnswer, HelloAnswer, HelloQuery, LossAnswer, LossQuery
-from riskband.adversaries.evaluation import mean_loss
 from riskband.adversaries.registry import adversarial_curves
 from riskband.flower.testing import InProcessGrid
+from riskband.models.evaluation import mean_loss
 from tests.transport import adversarial_query, changed
 from worlds.datasets import load_dataset
 from worlds.population import Population, spec_from_config

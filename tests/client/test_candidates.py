@@ -19,10 +19,10 @@ from protocol.hashes import code_hash, model_hash
 from protocol.models import build_model, model_arrays
 from protocol.questions import Candidate, CandidatesAnswer, CandidatesQuery, HelloAnswer, HelloQuery
 from protocol.weight_sets import joined, packed, separated
-from riskband.adversaries.evaluation import mean_loss, mean_losses
-from riskband.adversaries.losses import LOSSES
 from riskband.adversaries.problem import TransportProblem
 from riskband.flower.testing import InProcessGrid
+from riskband.models.evaluation import mean_loss, mean_losses
+from riskband.models.losses import LOSSES
 from worlds.population import Population, spec_from_config
 
 CONFIG = {

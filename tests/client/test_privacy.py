@@ -23,8 +23,8 @@ from protocol.mechanisms import LOSS_STEPS
 from protocol.models import build_model, model_arrays
 from protocol.questions import Candidate, CandidatesQuery, LossAnswer, LossQuery
 from protocol.weight_sets import joined
-from riskband.adversaries.evaluation import example_losses, mean_loss
 from riskband.flower.testing import InProcessGrid
+from riskband.models.evaluation import example_losses, mean_loss
 from tests.client.test_noise import laplace_masses, p_value
 from tests.transport import adversarial_query, curves_of
 

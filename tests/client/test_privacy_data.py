@@ -12,7 +12,7 @@ import torch
 from client.numbers import summed_steps
 from protocol.models import build_model, model_arrays
 from protocol.questions import LossQuery
-from riskband.adversaries.evaluation import mean_losses
+from riskband.models.evaluation import mean_losses
 from tests.client.test_privacy import ask, left
 from tests.transport import adversarial_query
 

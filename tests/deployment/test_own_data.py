@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from protocol.models import build_model
-from riskband.adversaries.evaluation import mean_loss
+from riskband.models.evaluation import mean_loss
 from server.run.ledger import read_ledger
 from tests.deployment import compose
 from tests.deployment.stage import Stage

@@ -11,7 +11,7 @@ import torch
 
 import riskband as rb
 from protocol.models import build_model
-from riskband.adversaries.evaluation import mean_loss
+from riskband.models.evaluation import mean_loss
 from tests.deployment import compose
 from tests.deployment.stage import Stage
 

@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import beta, binom
 
 import riskband as rb
-from benchmarks.plan import Setting, simulated_power
+from papers.benchmarks.plan import Setting, simulated_power
 from riskband.cli import main
 from riskband.worst_cases.planning import Option, pilot_distribution
 from riskband.worst_cases.requirements import Requirement

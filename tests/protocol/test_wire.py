@@ -295,7 +295,7 @@ from pathlib import Path
 from protocol.hashes import code_hash
 print(code_hash())
 for name in (
-    "client/app.py", "protocol/models.py", "worlds/shifts.py", "riskband/adversaries/losses.py",
+    "client/app.py", "protocol/models.py", "worlds/shifts.py", "riskband/models/losses.py",
     "riskband/wording/__init__.py",
 ):
     Path(name).write_text(Path(name).read_text() + "#")

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.config import ConfigError, load_config
+from server.config import load_config
+from server.problems import ConfigError
 from server.run.folder import ResultFolder
 from server.run.lock import FolderError
 from server.studies.f_divergence import Settings, settings_of
@@ -132,12 +133,7 @@ def test_every_mistake_is_reported_at_once_with_key_value_and_remedy() -> None:
         ("figure-format", {"figure-format": "png,none"}, 'png, svg, pdf, or "none"'),
         ("num-training-clients", {"num-training-clients": -1}, "train and never answer"),
         ("num-training-clients", {"num-clients": 20, "num-training-clients": 21}, "at most num-clients"),
-        ("training", {"training": "dg:wm"}, "with two groups or more"),
-        ("training", {"training": "dg:unknown", "group-angles": "0,15"}, "dg:vrex"),
-        ("training-margin", {"training": "dg:wm", "group-angles": "0,15", "training-margin": 0.5}, "dg:METHOD"),
-        ("training-noise", {"training": "dg:wm", "group-angles": "0,15", "training-noise": 0.1}, "dg:METHOD"),
         ("group-angles", {"group-angles": "0,15", "group-sigmas": "0.1,0.2"}, "not with group-sigmas"),
-        ("dg-factor", {"dg-factor": -1}, "0 means"),
         ("adversary", SMOOTHED | {"require": "mean<=0.5"}, "the model itself"),
         ("target-sigmas", SMOOTHED | {"target-sigmas": "0.1"}, "with smoothing"),
     ],
@@ -163,8 +159,6 @@ def test_what_does_not_go_together_is_reported_under_one_key(key: str, wrong: di
         {"band": "truncated:0.5:0.95"},
         {"answered-by": "trainers", "training": "fedavg"},
         {"num-clients": 20, "num-training-clients": 20},
-        {"training": "dg:wm", "group-angles": "0,15", "dg-factor": 1},
-        {"training": "dg:g2dm", "group-sigmas": "0.1,0.2"},
     ],
 )
 def test_what_goes_together_is_accepted(right: dict[str, object]) -> None:

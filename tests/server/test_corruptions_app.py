@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.config import ConfigError, load_config
+from server.config import load_config
+from server.problems import ConfigError
 from tests.server.running import run_app
 from worlds.corruptions import CorruptionShift
 from worlds.population import spec_from_config

@@ -19,7 +19,7 @@ from riskband.cli import main as riskband_command
 from riskband.flower.testing import Delivery
 from riskband.wording import rounded_down, rounded_up
 from server.checks.unseen import Unseen
-from server.config import ConfigError
+from server.problems import ConfigError
 from server.report.table import report_table
 from server.run.ledger import read_ledger
 from tests.server.running import raises, run_app

@@ -15,7 +15,8 @@ from client.data import data_place
 from client.evaluator import NO_MODEL, evaluated, evaluator_place
 from protocol.questions import LossQuery
 from riskband.checks import RefusedError
-from server.config import ConfigError, load_config
+from server.config import load_config
+from server.problems import ConfigError
 from strategies.asking.query import QuorumError
 from tests.server.running import run_app
 

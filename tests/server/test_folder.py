@@ -73,13 +73,13 @@ def test_what_no_run_wrote_is_refused_by_its_name_and_nothing_is_removed(folder:
         before = content(folder)
         for resume in (False, True):
             with pytest.raises(FolderError, match=rf"{name} is in the way: it is not as a run wrote it; move"):
-                ResultFolder(folder).clear(resume=resume)
+                ResultFolder(folder).clear(resume=resume, figures=FIGURES)
         assert content(folder) == before
     (folder / name).unlink()
     (folder / name).mkdir()
     if name != "certificates/mine.json":  # a folder that runs leave alone
         with pytest.raises(FolderError, match="is in the way: it is no file"):
-            ResultFolder(folder).clear()
+            ResultFolder(folder).clear(figures=FIGURES)
 
 
 def test_what_a_run_wrote_is_removed_but_for_the_answers(folder: Path) -> None:

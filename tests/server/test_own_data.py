@@ -9,7 +9,9 @@ import pytest
 import torch
 from flwr.app import ArrayRecord
 
-from server.config import ConfigError, brings_own_data, is_dataset, load_config
+from server.config import load_config
+from server.problems import ConfigError
+from server.settings import brings_own_data, is_dataset
 from tests.server.running import run_app
 
 NUM_CLIENTS = 6

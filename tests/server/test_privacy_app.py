@@ -15,7 +15,8 @@ from rich.console import Console
 import riskband as rb
 from riskband.cli import main as riskband_command
 from riskband.flower.testing import Delivery
-from server.config import ConfigError, load_config
+from server.config import load_config
+from server.problems import ConfigError
 from server.report.table import report_table
 from server.run.ledger import read_ledger
 from tests.server.running import SMALL, at_every_budget, run_app

@@ -8,7 +8,8 @@ import json
 import pytest
 
 import riskband as rb
-from server.config import ConfigError, load_config
+from server.config import load_config
+from server.problems import ConfigError
 from server.report.table import show_outcome
 from tests.schemas import problems
 from tests.server.running import run_app

@@ -19,7 +19,8 @@ import riskband as rb
 from protocol import wire
 from protocol.questions import AdversarialAnswer
 from riskband.flower.testing import Behaviour, Delivery
-from server.config import ConfigError, load_config
+from server.config import load_config
+from server.problems import ConfigError
 from server.report.table import report_table
 from server.run.ledger import read_ledger
 from strategies.asking.query import QuorumError

@@ -9,7 +9,8 @@ import pytest
 
 import riskband as rb
 from riskband.answers.risks import default_eta
-from server.config import ConfigError, load_config
+from server.config import load_config
+from server.problems import ConfigError
 from strategies.asking.query import QuorumError
 from tests.server.running import run_app
 

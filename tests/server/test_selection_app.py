@@ -14,12 +14,14 @@ from rich.console import Console
 from protocol.hashes import model_hash
 from protocol.models import save_checkpoint
 from protocol.questions import CandidatesAnswer
-from riskband.adversaries.evaluation import example_losses, mean_loss
 from riskband.cli import main as riskband_command
+from riskband.models.evaluation import example_losses, mean_loss
 from riskband.wording import rounded_up
-from server.config import ConfigError, RunConfig, load_config
+from server.config import load_config
+from server.problems import ConfigError
 from server.report.table import report_table
 from server.run.ledger import read_ledger
+from server.settings import RunConfig
 from tests.server.running import SMALL, raises, run_app
 from tests.server.test_resume import Counting, assert_same_results, cut_ledger
 from worlds.datasets import load_dataset

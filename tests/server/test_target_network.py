@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import riskband as rb
-from riskband.adversaries.evaluation import example_losses
-from server.config import ConfigError, load_config
+from riskband.models.evaluation import example_losses
+from server.config import load_config
+from server.problems import ConfigError
 from server.studies.target_network import target_network
 from tests.server.running import run_app
 from worlds.population import Population, spec_from_config

@@ -11,10 +11,12 @@ from scipy.optimize import linprog
 
 import riskband as rb
 from protocol.models import build_model
-from riskband.adversaries.evaluation import example_losses
 from riskband.answers.concave_curves import ConcaveCurve
+from riskband.models.evaluation import example_losses
 from server.checks.unseen import Unseen, check_certificates
-from server.config import RunConfig, load_config
+from server.config import load_config
+from server.settings import RunConfig
+from server.studies import study_of
 from server.studies.study import UnderTest
 from server.studies.wasserstein.targets import TargetNetwork, check_target, target_networks
 from strategies.asking.replies import RoundOutcome
@@ -72,7 +74,7 @@ def result(found: rb.AdversarialAnswers) -> WassersteinConclusion:
 
 
 def unseen_clients(config: RunConfig, model: Any) -> Unseen:
-    return config.study.unseen(config, UnderTest({}, (model,)), None)
+    return study_of(config).unseen(config, UnderTest({}, (model,)), None)
 
 
 def test_targets_are_the_unseen_clients_moved_with_exact_risks(defaults: Mapping[str, Any], model: Any) -> None:

@@ -7,9 +7,11 @@ from scipy.optimize import minimize
 
 import riskband as rb
 from protocol.models import build_model
-from riskband.adversaries.evaluation import mean_loss
+from riskband.models.evaluation import mean_loss
 from server.checks.unseen import Unseen, check_certificates, unseen_clients
-from server.config import RunConfig, load_config
+from server.config import load_config
+from server.settings import RunConfig
+from server.studies import study_of
 from server.studies.study import UnderTest
 from worlds.population import Population, spec_from_config
 
@@ -125,7 +127,7 @@ def test_unseen_clients_carry_the_groups_of_the_simulation(defaults: Mapping[str
     model = build_model("mlp", x_shape=(1, 8, 8), num_classes=10, seed=0)
     for strategy in ("dispersion", "wasserstein"):
         config = small(defaults, group_sigmas="0.1,0.4", strategy=strategy)
-        unseen = config.study.unseen(config, UnderTest({}, (model,)), None)
+        unseen = study_of(config).unseen(config, UnderTest({}, (model,)), None)
         spec = spec_from_config(config.to_run_config(), network="unseen")
         assert unseen.groups == tuple(spec.group(k).name for k in range(4))
     assert unseen_clients(small(defaults), model).groups == (None,) * 4

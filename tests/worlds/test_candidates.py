@@ -7,8 +7,8 @@ import pytest
 
 from protocol.models import build_model, load_arrays, model_arrays
 from protocol.weight_sets import packed
-from riskband.adversaries.evaluation import mean_loss
-from riskband.adversaries.losses import get_loss
+from riskband.models.evaluation import mean_loss
+from riskband.models.losses import get_loss
 from worlds.candidates import candidate_models, checkpoints
 from worlds.datasets import load_dataset
 from worlds.training import train_centrally

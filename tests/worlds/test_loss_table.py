@@ -15,7 +15,7 @@ from scipy.special import psi
 
 import riskband as rb
 from protocol.models import build_model
-from riskband.adversaries.evaluation import example_losses, mean_loss
+from riskband.models.evaluation import example_losses, mean_loss
 from tests.validity.coverage import rejected, study
 from worlds.loss_table import LossTable, PopulationRisks, loss_table
 from worlds.population import ClientGroup, Population, PopulationSpec

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from riskband.adversaries.attacks.witness import Witness
 from riskband.adversaries.base import Adversary, Batch, Evidence
 from riskband.adversaries.curves import AdversarialCurves
-from riskband.adversaries.evaluation import in_eval_mode, is_steady
 from riskband.adversaries.norms import lengths
 from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.spaces import point_batches
 from riskband.checks import RefusedError, check_count
+from riskband.models.evaluation import in_eval_mode, is_steady
 
 # Distances at which attacks look, in units of `Witness.units`.
 _FACTORS_OF_FLIPS = (1.001, 1.5, 2.5)  # the first just beyond where a linear model flips, whatever the rounding

@@ -13,12 +13,9 @@ from torch import nn
 
 from riskband.adversaries.attacks.base import InputAdversary, check_within_balls
 from riskband.adversaries.attacks.witness import Witness
-from riskband.adversaries.evaluation import device_of
 from riskband.adversaries.problem import TransportProblem
 from riskband.checks import RefusedError
-
-FOOLBOX_PREFIX = "foolbox:"
-"""What the name of an attack of Foolbox begins with."""
+from riskband.models.evaluation import device_of
 
 
 class FoolboxAttack(InputAdversary):

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from riskband.adversaries.attacks.base import InputAdversary
 from riskband.adversaries.attacks.witness import OBJECTIVES, Witness
-from riskband.adversaries.losses import LOSSES
 from riskband.adversaries.norms import steepest
 from riskband.adversaries.problem import TransportProblem
+from riskband.models.losses import LOSSES
 
 # For l1: a step moves one coordinate at first, later up to this share of them (after Tramer and Boneh, 2019).
 _LARGEST_SHARE = 0.1

@@ -26,10 +26,6 @@ from riskband.adversaries.attacks.pgd import fitting_objective
 from riskband.adversaries.attacks.witness import OBJECTIVES, Witness
 from riskband.adversaries.norms import EXPONENTS
 
-SQUARE_PREFIX = "square:"
-"""What the name of the published attack begins with: "square:5000" asks the model 5000 times in every ball."""
-_MOST_QUERIES = 100_000
-
 # The published schedule (authors' code): after these shares of the steps, in 1/10000, the share of the features that a
 # window covers halves. The first share is that of AutoAttack (Croce and Hein 2020).
 _HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
@@ -45,18 +41,6 @@ _FACTORS_OF_SLOPES = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 _FIRST_NEARER = 0.5
 # Before division, so that nothing divides by 0.
 _TINY = 1e-12
-
-
-def num_queries(name: str) -> int:
-    """Return the number in "square:QUERIES"; raises ValueError if there is none, or one out of range."""
-    digits = name.removeprefix(SQUARE_PREFIX)
-    queries = int(digits) if digits.isdecimal() and digits.isascii() else 0
-    if not 1 <= queries <= _MOST_QUERIES:
-        raise ValueError(
-            f"square must be 'square:QUERIES', a whole number from 1 to {_MOST_QUERIES}, got {name!r}; as published: "
-            "'square:5000'"
-        )
-    return queries
 
 
 class Square(InputAdversary):

@@ -15,8 +15,8 @@ from riskband.adversaries.attacks.base import InputAdversary
 from riskband.adversaries.attacks.fab import MinNorm
 from riskband.adversaries.attacks.pgd import has_slopes
 from riskband.adversaries.attacks.witness import Objective, Witness, wrong_margin
-from riskband.adversaries.losses import get_loss
 from riskband.adversaries.norms import DUALS, lengths, shrink, steepest
+from riskband.models.losses import get_loss
 
 # Multipliers in units of 1 / cost of `Witness.units`: a gain of 1 for that cost.
 _FACTORS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 10.0, 40.0)

@@ -181,7 +181,7 @@ def wda_attack(
 ) -> WdaResult:
     """Return WDA's accuracy with a W_1 budget, as published; raises ValueError if an argument breaks its rule.
 
-    For model and examples see `riskband.adversaries.evaluation.example_losses`.
+    For model and examples see `riskband.models.evaluation.example_losses`.
 
     Parameters
     ----------

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from riskband.adversaries.base import Batch
 from riskband.adversaries.curves import Points
-from riskband.adversaries.evaluation import computed
-from riskband.adversaries.losses import get_loss
 from riskband.adversaries.norms import DUALS, lengths, project
 from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.representation.growth import GROWTHS
 from riskband.checks import RefusedError
+from riskband.models.evaluation import computed
+from riskband.models.losses import get_loss
 
 Objective = Callable[[Tensor, Tensor], Tensor]
 """(logits (num_rows, num_classes), labels (num_rows,)) -> what to raise, (num_rows,)."""

@@ -22,9 +22,9 @@ from torch.nn import functional
 from torch.nn.modules import module as hooks_of_all
 
 from riskband.adversaries.bounds import parts
-from riskband.adversaries.evaluation import PRECISIONS
-from riskband.adversaries.group_sort import GroupSort
 from riskband.checks import RefusedError
+from riskband.models.evaluation import PRECISIONS
+from riskband.models.group_sort import GroupSort
 
 # Up to here a matrix has its singular values computed (about a second); larger ones get a bound from Gram iteration.
 _LARGEST_SVD_SIDE = 1024

@@ -34,10 +34,10 @@ from riskband.adversaries.bounds.layer_norms import (
 from riskband.adversaries.bounds.parts import Sum
 from riskband.adversaries.bounds.reading import flat, is_layer, traced
 from riskband.adversaries.bounds.relu_cells import MAX_UNITS, hidden_units, relu_cells
-from riskband.adversaries.evaluation import input_dtype
 from riskband.adversaries.kept import kept
 from riskband.adversaries.norms import DUAL_EXPONENTS
 from riskband.checks import RefusedError
+from riskband.models.evaluation import input_dtype
 
 METHODS = ("auto", "product", "exact")
 """How constants are found."""

@@ -28,11 +28,12 @@ from riskband.adversaries.bounds.lipschitz import (
     lipschitz_constants,
 )
 from riskband.adversaries.curves import AdversarialCurves, Points
-from riskband.adversaries.evaluation import on_cpu
-from riskband.adversaries.losses import get_loss
+from riskband.adversaries.names import check_bounded_loss, is_bounded_loss
 from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.representation.growth import GROWTHS, bounding_points
 from riskband.checks import RefusedError
+from riskband.models.evaluation import on_cpu
+from riskband.models.losses import get_loss
 
 # The bound is about the model as it is written, and computed in float64. A model that is evaluated in float32 may err
 # at each logit by this share of the largest one, and by a few times what it errs at the example itself; if that is more
@@ -229,20 +230,6 @@ def is_understood(model: nn.Module, x_shape: Sequence[int]) -> bool:
     except RefusedError:
         return False
     return True
-
-
-def is_bounded_loss(loss: str) -> bool:
-    """Return whether a bound is known for this loss."""
-    return loss == "zero_one" or loss in GROWTHS
-
-
-def check_bounded_loss(loss: str) -> None:
-    """Check that a bound is known for this loss; raises RefusedError."""
-    if not is_bounded_loss(loss):
-        raise RefusedError(
-            f"Lipschitz bounds are known for the losses zero_one, {', '.join(GROWTHS)}, got {loss!r}; use an attack, "
-            "which needs none"
-        )
 
 
 def class_distances(margins: Tensor, speeds: Tensor) -> Tensor:

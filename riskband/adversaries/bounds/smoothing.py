@@ -20,9 +20,9 @@ from torch.nn import functional
 
 from riskband.adversaries.base import Adversary, Batch, Evidence
 from riskband.adversaries.curves import AdversarialCurves, Points
-from riskband.adversaries.evaluation import checked_logits, in_eval_mode
 from riskband.adversaries.problem import TransportProblem
 from riskband.checks import FloatArray, RefusedError
+from riskband.models.evaluation import checked_logits, in_eval_mode
 
 EXTRA_ERRORS = 1.0
 """So many more errors than were counted make the bound hold in the mean. Fewer than 0.8 do not."""

@@ -17,7 +17,6 @@ from torch.nn import functional
 
 from riskband.adversaries.base import Batch, Evidence
 from riskband.adversaries.curves import Points
-from riskband.adversaries.losses import CROSS_ENTROPY_CAP, get_loss
 from riskband.adversaries.norms import steepest
 from riskband.adversaries.representation.exact import RepresentationAdversary
 from riskband.adversaries.representation.growth import (
@@ -28,6 +27,7 @@ from riskband.adversaries.representation.growth import (
     radial_profile,
     reach,
 )
+from riskband.models.losses import CROSS_ENTROPY_CAP, get_loss
 
 # Multipliers of our own, in units of the one above which ascent is certified: a radius needs a price near its own.
 _CERTIFIED = (1.02, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0, 256.0, 1024.0)

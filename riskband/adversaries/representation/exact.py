@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from riskband.adversaries.base import Adversary, Batch, Evidence
 from riskband.adversaries.curves import Points
-from riskband.adversaries.evaluation import logit_batches
-from riskband.adversaries.losses import get_loss
 from riskband.adversaries.norms import DUAL_EXPONENTS
 from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.representation.growth import GROWTHS, reach
 from riskband.checks import RefusedError
+from riskband.models.evaluation import logit_batches
+from riskband.models.losses import get_loss
 
 # The model may compute in float32, the check is in float64: shares of what the logits say (their differences), and of
 # the terms that are summed, which may cancel.
@@ -144,7 +144,7 @@ class RepresentationAdversary(Adversary):
 
 
 class ExactAdversary(RepresentationAdversary):
-    """The worst case itself, where each example has one price for loss 1: see `is_exact`."""
+    """The worst case itself, where each example has one price for loss 1: see `names.is_exact`."""
 
     def examine(self, batch: Batch) -> Evidence:
         """Return for each example the one point (cost, loss 1) that an adversary can want."""
@@ -155,12 +155,3 @@ class ExactAdversary(RepresentationAdversary):
             costs = reach(*self.geometry(batch), growth, growth.saturation)
         points = Points(costs[:, None], torch.ones_like(costs)[:, None])
         return Evidence(attained=points, bounding=points, flip_costs=flip_costs)
-
-
-def is_exact(problem: TransportProblem) -> bool:
-    """Return whether `ExactAdversary` knows the worst case.
-
-    Of the 0-1 loss always. Of the margin loss with order-1 costs: it is convex along every line up to where it
-    saturates, so half measures never pay.
-    """
-    return problem.loss == "zero_one" or (problem.loss == "margin" and problem.order == 1)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from riskband.adversaries.curves import Points
-from riskband.adversaries.losses import CROSS_ENTROPY_CAP
+from riskband.models.losses import CROSS_ENTROPY_CAP
 
 _NUM_HALVINGS = 60
 _NUM_STEPS = 64  # pieces in which a curve over the distance is resolved up to the inflection, and the rest of it

@@ -7,29 +7,27 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from riskband.adversaries.attacks.foolbox import FOOLBOX_PREFIX
-from riskband.adversaries.attacks.square import SQUARE_PREFIX
-from riskband.adversaries.losses import OWN
-from riskband.adversaries.problem import (
-    LAYER_PREFIX,
-    REPRESENTATION,
-    SMOOTHING_PREFIX,
-    Smoothing,
-    TransportProblem,
-    layer_name,
-)
-from riskband.adversaries.registry import (
+from riskband.adversaries.names import (
+    FOOLBOX_PREFIX,
     INPUT_ADVERSARIES,
+    LAYER_PREFIX,
     NORMS,
+    REPRESENTATION,
     REPRESENTATION_ADVERSARIES,
+    SMOOTHING_PREFIX,
     SPACES,
+    SQUARE_PREFIX,
+    Smoothing,
     check_adversary_name,
     input_adversary,
+    layer_name,
 )
+from riskband.adversaries.problem import TransportProblem
+from riskband.models.losses import OWN
 from server.sections import AnyNumbers, Count, Ends, Numbers, Rule, Section, increases, is_distinct, one_of, rule
 
 if TYPE_CHECKING:
-    from server.config import RunConfig
+    from server.settings import RunConfig
 
 
 def _fits_question(adversary: str, known: Mapping[str, Any]) -> bool:

@@ -14,9 +14,8 @@ from rich.table import Table
 import riskband as rb
 from protocol.questions import AdversarialAnswer, AdversarialQuery
 from riskband.adversaries.answers import attack_words, without_gradient
-from riskband.adversaries.losses import get_loss
-from riskband.adversaries.problem import REPRESENTATION, Smoothing
-from riskband.adversaries.registry import input_adversary
+from riskband.adversaries.names import REPRESENTATION, Smoothing, input_adversary
+from riskband.models.losses import get_loss
 from riskband.plots.bands import transport_figure
 from riskband.wording import rounded_up
 from server.checks.unseen import Unseen, unseen_clients
@@ -31,7 +30,7 @@ from strategies.wasserstein import Wasserstein, WassersteinConclusion
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from server.config import RunConfig
+    from server.settings import RunConfig
 
 _NUM_COSTS = 7  # of a long list of cost budgets, the table of the sandwich shows this many
 _ASKED = {"cost_budgets", "cost_thresholds", "num_radii", "num_multipliers", "protocol", "cost_bound"}

@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 import riskband as rb
-from riskband.adversaries.problem import REPRESENTATION, TransportProblem
+from riskband.adversaries.names import REPRESENTATION
+from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.representation.exact import ExactAdversary, LinearHead
 from riskband.adversaries.spaces import point_batches
 from riskband.answers.concave_curves import ConcaveCurve, knapsack_curve
@@ -27,7 +28,7 @@ from worlds.population import ClientDistribution
 from worlds.targets import moved_further, transport_cost
 
 if TYPE_CHECKING:
-    from server.config import RunConfig
+    from server.settings import RunConfig
 
 _CERTIFY = MappingProxyType(
     {certify.__name__: certify for certify in (rb.wasserstein_mean, rb.wasserstein_cdf, rb.wasserstein_published)}
