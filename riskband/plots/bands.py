@@ -14,13 +14,14 @@ import numpy.typing as npt
 from riskband.bands.band import Band
 from riskband.certificate import ESTIMATE, REFUTED, Certificate, weakest_validity
 from riskband.checks import FloatArray, check_installed
-from riskband.groups.group_bands import GroupBands
 from riskband.wording import FALSE_IN_GENERAL, TRAINERS_ANSWERED, confidence, rounded_up
 from riskband.worst_cases.divergences import DIVERGENCES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from riskband.groups.group_bands import GroupBands
 
 BOUNDS, ANSWERS, UNSEEN, TARGET = "#3b6ea5", "#444444", "#d1701f", "#2e8b57"
 MEASURED_POINT: Mapping[str, Any] = {"color": "black", "marker": "|", "ms": 13, "mew": 1.8, "ls": ""}

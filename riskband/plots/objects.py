@@ -10,7 +10,6 @@ import numpy as np
 
 from riskband.bands.band import Band
 from riskband.certificate import Certificate
-from riskband.groups.group_bands import GroupBands
 from riskband.plots.bands import (
     ANSWERS,
     BOUNDS,
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from riskband.groups.group_bands import GroupBands
+
 _TITLE_WIDTH = 75  # characters
 _ROUND_COUNTS = (5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 4_000)  # clients on an axis
 
@@ -49,12 +50,12 @@ def plot(thing: Band | GroupBands | Certificate | Plan, ax: Axes | None = None) 
     axes = blank_figure(8.0, 2.4 if is_number else 5.0).add_subplot() if ax is None else ax
     if isinstance(thing, Band):
         draw_band(axes, thing)
-    elif isinstance(thing, GroupBands):
-        draw_group_bands(axes, thing)
     elif isinstance(thing, Plan):
         _draw_plan(axes, thing)
-    else:
+    elif isinstance(thing, Certificate):
         _draw_certificate(axes, thing)
+    else:
+        draw_group_bands(axes, thing)
     if ax is None:
         draw_legend_below(_figure_of(axes))
     else:
