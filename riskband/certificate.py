@@ -153,7 +153,8 @@ class Certificate(Drawn):
 
         Points of a curve are left out. Two certificates of the same answers and of one name bound the same quantity.
         """
-        function, given = str(self.recipe.get("function")), self.recipe.get("arguments", {})
+        function, given = str(self.recipe.get("function")), self.recipe.get("arguments")
+        given = given if isinstance(given, Mapping) else {}
         parts = [_part(given[key]) for key in _PARAMETERS if isinstance(given.get(key), (str, float, int))]
         kind = () if given.keys() & {"measure", "weight", "comparison"} else (_KINDS.get(function, function),)
         return ":".join([*kind, *parts])
@@ -332,8 +333,10 @@ class Certificate(Drawn):
         certificate = cls._from_fields(data)
         expected = certificate.to_dict()
         if data.keys() != expected.keys():
-            extra = ", ".join(sorted(data.keys() - expected.keys()))
-            raise ValueError(f"a certificate of {SCHEMA} has no fields beyond its own, got {extra}; remove them")
+            wrong = ", ".join(sorted(data.keys() ^ expected.keys()))
+            raise ValueError(
+                f"a certificate of {SCHEMA} has all of its fields and no others; missing or foreign: {wrong}"
+            )
         return certificate
 
     @classmethod

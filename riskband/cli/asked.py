@@ -1,127 +1,182 @@
-"""What was asked of answers: certificates of it, the verdicts, and the figures."""
+"""What is asked of answers: certificates that share one delta, verdicts, and figures of them."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import riskband as rb
-from riskband.functionals.dispersion import UnboundedError
-from riskband.search import Bracket
+from riskband.certificate import USUAL_DELTA
+from riskband.functionals.functional import resolve
 from riskband.verification import COLLECTION_SCHEMA
 from riskband.wording import exactly
-from riskband.worst_cases.requirements import Gate, require
+from riskband.worst_cases.requirements import (
+    Requirement,
+    certificates_of,
+    numbers_behind,
+    read_requirements,
+    verdicts_on,
+)
+
+if TYPE_CHECKING:
+    from riskband.report.findings import Findings
+
+DEFAULT_BUDGETS = (0.05, 0.1, 0.2)
+_UNASKED = ("mean", "quantile:0.9", "cvar:0.9")  # what is bounded where no number was asked for
 
 
-class Report(NamedTuple):
-    """What `riskband certify` found."""
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of answers, by the names of the command's options."""
 
-    certificates: dict[str, rb.Certificate]
-    breakdowns: dict[str, Bracket]
-    band: rb.Band
-    two_sided: rb.Band | None = None  # what the measures of dispersion are read off
-    unbounded: tuple[str, ...] = ()  # measures that these answers do not bound from above
-    gate: Gate | None = None  # the verdicts on what --require asks for
+    delta: float = USUAL_DELTA  # of everything together
+    mean: bool = False
+    quantile: tuple[float, ...] = ()
+    cvar: tuple[float, ...] = ()
+    survival: tuple[float, ...] = ()
+    measure: tuple[str, ...] = ()
+    require: tuple[str, ...] = ()
+    divergence: tuple[str, ...] = ()
+    budget: tuple[float, ...] = DEFAULT_BUDGETS
+    target: float | None = None
+    at: float | None = None
+    method: Any = "berk_jones"  # of the band: a name or levels that were tuned
+    local: str = "marginal"
+    sides: str = "lower"
+    at_once: bool = False
+    seed: int | None = None
+    plot: str | None = None
+    plot_dispersion: str | None = None
+
+    @cached_property
+    def requirements(self) -> list[Requirement]:
+        """What is required, each once."""
+        return read_requirements(self.require)
+
+    @cached_property
+    def from_both_sides(self) -> list[str]:
+        """The numbers that are bounded from both sides."""
+        measures = (resolve(name, called="measure").name for name in self.measure)
+        return list(dict.fromkeys([*numbers_behind(self.requirements), *measures]))
+
+    @cached_property
+    def from_above(self) -> list[str]:
+        """The numbers that are bounded from above alone."""
+        levels = {"quantile": self.quantile, "cvar": self.cvar, "share": self.survival}
+        named = [f"{kind}:{exactly(level)}" for kind, given in levels.items() for level in given]
+        asked = ["mean"] * self.mean + named
+        if not (asked or self.from_both_sides or self.divergence):
+            asked = list(_UNASKED)
+        return [name for name in dict.fromkeys(asked) if name not in self.from_both_sides]
+
+    @cached_property
+    def budgets(self) -> dict[str, list[float]]:
+        """For each divergence the budgets of its worst mean that is bounded; not those of a worst mean required."""
+        left = {
+            name: [size for size in self.budget if f"worst_mean:{name}:{exactly(size)}" not in self.from_both_sides]
+            for name in self.divergence
+        }
+        return {name: sizes for name, sizes in left.items() if sizes}
 
     @property
-    def stored(self) -> dict[str, rb.Certificate]:
-        """Every certificate, also those that a verdict follows from."""
-        return self.certificates | ({} if self.gate is None else self.gate.certificates)
+    def is_alone(self) -> bool:
+        """Whether each number has the sharper bound of its own: unless one band, or a way to make one, is wanted."""
+        is_usual = (self.method, self.local, self.sides) == ("berk_jones", "marginal", "lower")
+        return is_usual and not self.at_once
 
 
-def certified(risks: rb.ClientRisks, options: argparse.Namespace) -> Report:
-    """Return the certificates of what was asked."""
-    band = _band(risks, options, sides=options.sides)
-    # What stands alone is bounded from the answers, with a delta of its own; all else is read off the band.
-    alone: dict[str, Any] = {"delta": options.delta}
-    source, terms = (risks, alone) if _stand_alone(options) else (band, {})
-    is_bet_on = source is risks and risks.are_as_measured  # bets need every answer as it was given
-    seed = {"seed": options.seed} if is_bet_on else {}
-    certificates = {"mean": rb.mean_bound(risks, delta=options.delta, seed=options.seed)}
-    certificates |= {f"quantile:{exactly(level)}": rb.quantile(source, level, **terms) for level in options.quantile}
-    certificates |= {f"cvar:{exactly(level)}": rb.cvar(source, level, **terms, **seed) for level in options.cvar}
-    for point in options.survival:
-        certificates[f"survival:{exactly(point)}"] = rb.survival(source, thresholds=point, **terms)
-    both, unbounded = _two_sided(risks, band, options, is_bet_on=is_bet_on), []
-    for name in options.measure:
-        try:
-            if is_bet_on or both is None:
-                found = rb.dispersion_certificate(risks, name, **alone)
-            else:
-                found = rb.dispersion_certificate(both, name)
-        except UnboundedError:
-            unbounded.append(name)
-        else:
-            certificates[f"two-sided {name}" if name in certificates else name] = found
-    breakdowns = {}
-    budgets = np.array(options.budget)
-    for divergence in options.divergence:
-        answers, of_answers = (risks, alone | seed) if is_bet_on else (band, {})
-        mean = rb.worst_case_mean(answers, divergence=divergence, budget=budgets, **of_answers)
-        certificates[f"worst_case_mean_{divergence}"] = mean
-        certificates[f"worst_case_cdf_{divergence}"] = rb.worst_case_cdf(band, divergence=divergence, budget=budgets)
-        if options.target is not None:
-            breakdowns[divergence] = rb.breakdown(
-                band, divergence=divergence, target=options.target, threshold=options.at
-            )
-    gate = None
-    if options.require:
-        gate = require(risks, options.require, **alone) if both is None or is_bet_on else require(both, options.require)
-    return Report(certificates, breakdowns, band, both, tuple(unbounded), gate)
+def certified(risks: rb.ClientRisks, asked: Asked) -> Findings:
+    """Return certificates of what is asked: each number has an equal share of delta, and so has a band if there is one.
+
+    A band is made for what is to hold at once, for what needs one (doubtful answers from both sides, a share of a
+    shifted network), and for a figure of it.
+    """
+    risks = risks.in_order_of_names()  # in which certificates that bet on them hold them
+    is_bet_on = asked.is_alone and risks.are_as_measured  # bets need every answer as it was given
+    both, above, budgets = asked.from_both_sides, asked.from_above, asked.budgets
+    has_pictures = bool(asked.plot or asked.plot_dispersion)
+    needs_band = not asked.is_alone or has_pictures or asked.at is not None or not (is_bet_on or not (both or budgets))
+    num_alone = len(above) * asked.is_alone + (len(both) + len(budgets)) * is_bet_on
+    # By name: an import would make the house one floor higher (tests/house.py).
+    report = import_module("riskband.report.findings")
+    part = asked.delta / (num_alone + needs_band + report.has_groups(risks))
+    has_both_sides = asked.sides == "two" or asked.plot_dispersion or (both and not is_bet_on)
+    band = _band(risks, asked, delta=part, sides="two" if has_both_sides else "lower") if needs_band else None
+    alone: dict[str, Any] = {"delta": part, "seed": asked.seed if risks.are_as_measured else None}
+    # Where there is no band, nothing needs one.
+    single = risks if asked.is_alone or band is None else band
+    source, terms = (risks, alone) if is_bet_on or band is None else (band, {})
+    found = {name: _above(name, single, **alone) for name in above}
+    found |= certificates_of(source, both, delta=terms.get("delta")) | report.of_groups(risks, delta=part)
+    for divergence, sizes in budgets.items():
+        mean = rb.worst_case_mean(source, divergence=divergence, budget=sizes, **terms)
+        found[f"worst_mean:{divergence}"] = mean
+        if band is not None:
+            found[f"worst_share:{divergence}"] = rb.worst_case_cdf(band, divergence=divergence, budget=sizes)
+    gate = verdicts_on(found, asked.requirements, delta=asked.delta) if asked.require else None
+    made: Findings = report.findings(
+        found,
+        gate=gate,
+        limits=() if asked.target is None else [(asked.target, asked.at)],
+        unbounded=[name for name in both if name not in found],
+        names=risks.names,
+        band=band,
+    )
+    return made
 
 
-def _two_sided(risks: rb.ClientRisks, band: rb.Band, options: argparse.Namespace, *, is_bet_on: bool) -> rb.Band | None:
-    """A band with both sides for what does not stand alone and is bounded from both, and for a figure of measures."""
-    if not (options.measure or options.require) or (is_bet_on and not options.plot_dispersion):
-        return None
-    if options.sides == "two":
-        return band
-    return _band(risks, options, sides="two")  # it spends a delta of its own
+def _above(name: str, source: rb.ClientRisks | rb.Band, *, delta: float, seed: int | None) -> rb.Certificate:
+    """The sharpest bound from above, from answers with so much of delta, or off a band."""
+    kind, _, point = name.partition(":")
+    if kind == "mean":
+        return rb.mean(source) if isinstance(source, rb.Band) else rb.mean_bound(source, delta=delta, seed=seed)
+    own, order = (None, None) if isinstance(source, rb.Band) else (delta, seed)
+    if kind == "cvar":
+        return rb.cvar(source, float(point), delta=own, seed=order)
+    if kind == "quantile":
+        return rb.quantile(source, float(point), delta=own)
+    return rb.survival(source, thresholds=float(point), delta=own)
 
 
-def _band(risks: rb.ClientRisks, options: argparse.Namespace, *, sides: str) -> rb.Band:
+def _band(risks: rb.ClientRisks, asked: Asked, *, delta: float, sides: str) -> rb.Band:
     # None is the default, which of very many clients constrains few ranks.
-    method = None if options.method == "berk_jones" else options.method
-    return rb.band(risks, delta=options.delta, method=method, local=options.local, sides=sides)
+    method = None if asked.method == "berk_jones" else asked.method
+    return rb.band(risks, delta=delta, method=method, local=asked.local, sides=sides)
 
 
-def _stand_alone(options: argparse.Namespace) -> bool:
-    """Whether each number gets the sharper bound of its own: unless a band for all, or a way to make one, is wanted."""
-    is_usual = options.method == "berk_jones" and options.local == "marginal" and options.sides == "lower"
-    return bool(is_usual and not options.at_once)
-
-
-def document(report: Report) -> dict[str, Any]:
-    """What --out and --json write: certificates by name, and the verdicts if any were asked for."""
+def document(found: Findings) -> dict[str, Any]:
+    """Return what --out and --json write: findings, certificates by name, and the verdicts if any were asked for."""
     return {
         "schema": COLLECTION_SCHEMA,
-        "certificates": {name: certificate.to_dict() for name, certificate in report.stored.items()},
-        **({} if report.gate is None else {"gate": report.gate.to_dict()}),
+        "findings": found.to_dict(),
+        "certificates": {name: certificate.to_dict() for name, certificate in found.certificates.items()},
+        **({} if found.gate is None else {"gate": found.gate.to_dict()}),
     }
 
 
-def draw(report: Report, options: argparse.Namespace, say: Callable[[str], None]) -> None:
+def draw(found: Findings, asked: Asked, *, title: str, say: Callable[[str], None]) -> None:
     """Write the figures that were asked for."""
-    if options.plot:
+    band = found.band
+    if asked.plot and band is not None:
         from riskband.plots.bands import band_figure, save_figure  # loads matplotlib
 
-        curve = next((c for name, c in report.certificates.items() if name.startswith("worst_case_cdf")), None)
-        save_figure(band_figure(report.band, worst_case=curve, title=Path(options.file).name), options.plot)
-        only = f" (worst cases in {options.divergence[0]} only)" if len(options.divergence) > 1 else ""
-        say(f"figure: {options.plot}{only}")
-    if options.plot_dispersion and report.two_sided is not None:
+        curve = next((each for each in found.certificates.values() if each.kind == "worst_share" and each.axes), None)
+        save_figure(band_figure(band, worst_case=curve, title=title), asked.plot)
+        only = f" (worst cases in {asked.divergence[0]} only)" if len(asked.divergence) > 1 else ""
+        say(f"figure: {asked.plot}{only}")
+    if asked.plot_dispersion and band is not None:
         from riskband.plots.bands import save_figure
         from riskband.plots.dispersion import dispersion_figure
 
+        names = [resolve(name, called="measure").name for name in asked.measure]
         figure = dispersion_figure(
-            report.two_sided,
-            measures=[c for c in report.certificates.values() if c.recipe["function"] == "dispersion_certificate"],
-            lorenz=rb.lorenz_certificate(report.two_sided),
-            title=Path(options.file).name,
+            band,
+            measures=[found.certificates[name] for name in names if name in found.certificates],
+            lorenz=rb.lorenz_certificate(band),
+            title=title,
         )
-        save_figure(figure, options.plot_dispersion)
-        say(f"figure: {options.plot_dispersion}")
+        save_figure(figure, asked.plot_dispersion)
+        say(f"figure: {asked.plot_dispersion}")

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,14 +28,14 @@ from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.bands.methods import MOST_FOR_ALL_RANKS, resolve_level_method
 from riskband.bands.pilots import check_pilot_share
 from riskband.checks import check_budget, check_delta, check_fraction, spelled
-from riskband.cli.asked import certified, document, draw
+from riskband.cli.asked import DEFAULT_BUDGETS, Asked, certified, document, draw
 from riskband.cli.terminal import summary
 from riskband.functionals.functional import resolve, resolve_weight
 from riskband.functionals.weights import check_tail_level
 from riskband.worst_cases.requirements import Requirement
 
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
-DEFAULT_BUDGETS, DEFAULT_PILOT_SHARE = [0.05, 0.1, 0.2], 0.2
+DEFAULT_PILOT_SHARE = 0.2
 
 
 def run(options: argparse.Namespace) -> int:
@@ -46,22 +47,27 @@ def run(options: argparse.Namespace) -> int:
         seed = 0 if options.seed is None else options.seed
         pilot, risks = rb.split_clients(risks, pilot_share=options.pilot_share, seed=seed)
         options.method = rb.OptimisedLevels(pilot, dict.fromkeys(options.tune, 1.0))
-    report = certified(risks, options)
+    asked = Asked(**{each.name: _fixed(getattr(options, each.name)) for each in fields(Asked)})
+    found = certified(risks, asked)
     if options.tune:
         spent = f"{pilot.num_clients} clients, drawn with seed {seed}, are spent on tuning the band for"
         say(f"{spent} {', '.join(options.tune)}; the certificates rest on the others")
     if not options.json:
-        say(summary(risks, report, options))
+        say(summary(found, risks, how_read=_how_read(options), binary=options.binary))
     if options.json or options.out:
         indent = 1 if risks.num_clients <= MOST_FOR_ALL_RANKS else None  # a million lines take minutes
-        text = json.dumps(document(report), indent=indent, allow_nan=False)
+        text = json.dumps(document(found), indent=indent, allow_nan=False)
         if options.json:
             print(text)
         if options.out:
             Path(options.out).write_text(text + "\n", encoding="utf-8")
             say(f"\ncertificates: {options.out} (check them with: riskband verify {options.out})")
-    draw(report, options, say)
-    return 0 if report.gate is None else report.gate.exit_status
+    draw(found, asked, title=Path(options.file).name, say=say)
+    return 0 if found.gate is None else found.gate.exit_status
+
+
+def _fixed(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _checked_risks(options: argparse.Namespace) -> rb.ClientRisks:
@@ -136,7 +142,7 @@ def _given(options: argparse.Namespace, *names: str) -> list[tuple[str, Any]]:
 
 def _wrong_combinations(options: argparse.Namespace) -> list[str]:
     tunes, has_ball, has_target = bool(options.tune), bool(options.divergence), options.target is not None
-    names_share, names_budget = options.pilot_share != DEFAULT_PILOT_SHARE, options.budget != DEFAULT_BUDGETS
+    names_share, names_budget = options.pilot_share != DEFAULT_PILOT_SHARE, options.budget != list(DEFAULT_BUDGETS)
     method_too = f"--tune makes the band, so it cannot be {options.method!r} too; leave out one of the two"
     is_blind = options.missing == "worst" and options.num_missing is None
     rules = [
@@ -190,6 +196,14 @@ def _file_problems(flag: str, path: str) -> list[str]:
     return [f"{rule}, got {path!r}; make {folder} first"]
 
 
+def _how_read(options: argparse.Namespace) -> str:
+    if options.percent:
+        return f"column {options.column!r} read as accuracies in percent, loss = 1 - value / 100"
+    if options.accuracy:
+        return f"column {options.column!r} read as accuracies, loss = 1 - value"
+    return f"column {options.column!r} read as losses, where 0 is best (for accuracies say --accuracy)"
+
+
 class _Collect(argparse.Action):
     """Values of a flag that may be given several times; the first time replaces the default."""
 
@@ -209,7 +223,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     again = {"action": _Collect, "default": []}  # these may be given several times
     words = again | {"type": spelled, "nargs": "*"}
-    levels = again | {"type": float, "nargs": "*", "metavar": "LEVEL", "default": [0.9]}
+    levels = again | {"type": float, "nargs": "+"}
     add("file", "table with a header line and one row per client", metavar="FILE.csv")
     frameworks = "FILE is NVFlare's cross_val_results.json, or a folder of FL4Health's reports of clients"
     add("--from", frameworks, dest="framework", type=spelled, choices=tuple(FRAMEWORKS))
@@ -237,7 +251,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     trainers = "trainers: they had, so nothing is certified and all bounds are estimates"
     add("--answered-by", f"{fresh}; {trainers}", type=spelled, choices=ANSWERED_BY)
     add("--noise", "noise in the losses: laplace:EPSILON or gaussian:RHO of this column alone", metavar="NAME:BUDGET")
-    add("--delta", "probability that a certificate fails (default: 0.05)", type=float, default=0.05)
+    add(
+        "--delta",
+        "probability that anything certified fails, shared by what is asked (default: 0.05)",
+        type=float,
+        default=0.05,
+    )
     methods = "band: berk_jones (default), dkw, kolmogorov or truncated:LOW:HIGH"
     add("--method", methods, type=spelled, default="berk_jones")
     add("--tune", "tune the band on a pilot: cvar:0.9, mean, …", metavar="OBJECTIVE", **words | {"nargs": "+"})
@@ -245,19 +264,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--pilot-share", share, type=float, default=DEFAULT_PILOT_SHARE)
     add("--local", "step to true risks (default: marginal)", **one_of(sorted(LOCAL_STEPS), "marginal"))
     sides = "sides of the band; lower is enough for every bound and sharper, two draws the whole band"
-    at_once = "read all but the mean off one band: wider, but then all of it holds together, for every budget and level"
+    at_once = "read everything off one band, which has all of delta: sharper than a share of it for many numbers"
     add("--at-once", at_once, action="store_true")
     add("--sides", sides, **one_of((side for side in SIDES if side != "upper"), "lower"))
-    add("--quantile", "risk that this share of clients does not exceed (default: 0.9)", **levels)
-    add("--cvar", "mean of the worst 1 - LEVEL (default: 0.9)", **levels)
-    add("--survival", "share of clients with at least this risk", type=float, nargs="*", metavar="RISK", **again)
+    add("--mean", "mean risk (default, with --quantile 0.9 and --cvar 0.9, if nothing is asked)", action="store_true")
+    add("--quantile", "risk that this share of clients does not exceed", metavar="LEVEL", **levels)
+    add("--cvar", "mean of the worst 1 - LEVEL", metavar="LEVEL", **levels)
+    add("--survival", "share of clients with at least this risk", metavar="RISK", **levels)
     add("--measure", "from both sides: gini, atkinson:0.5, hoover, cvar:0.9, share:0.3, …", metavar="NAME", **words)
     required = (
         "PASS, FAIL or NOT DECIDED, and exit status 0, 1 or 3: 'quantile:0.9<=0.3', 'worst_mean:chi2:0.1<=0.2', …"
     )
     add("--require", required, nargs="+", metavar="NAME<=LIMIT", **again)
     add("--divergence", "worst cases over this ball", choices=sorted(rb.DIVERGENCES), **words)
-    sizes = again | {"default": DEFAULT_BUDGETS}
+    sizes = again | {"default": list(DEFAULT_BUDGETS)}
     add("--budget", "sizes of the ball (default: 0.05 0.1 0.2)", type=float, nargs="+", metavar="SIZE", **sizes)
     add("--target", "report the largest budget at which the bound still holds", type=float, metavar="BOUND")
     add("--at", "the target is for the share of clients with at least this risk", type=float, metavar="RISK")

@@ -11,21 +11,20 @@ from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import riskband
+import riskband as rb
 from riskband.answers.adversarial import AdversarialAnswers
 from riskband.answers.risks import ClientRisks
-from riskband.checks import check_flag, check_installed, check_kind
+from riskband.checks import check_delta, check_flag, check_installed, check_kind
+from riskband.report.findings import MOST_FOR_A_BAND, findings, has_groups, of_groups
 from riskband.report.markup import PAGE, SCRIPT, STYLE
-from riskband.report.view import RunFacts, view_of
-from riskband.verification import COLLECTION_SCHEMA, FUNCTIONS
-from riskband.worst_cases.requirements import Gate
-from riskband.worst_cases.requirements import require as gate_of
+from riskband.report.view import TAILS, RunFacts, read_off, view_of
+from riskband.verification import COLLECTION_SCHEMA
+from riskband.worst_cases.requirements import Gate, certificates_of, numbers_behind, read_requirements, verdicts_on
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
     from riskband.certificate import Certificate
-
 
 PUBLIC_SCHEMA, PACKED_SCHEMA = "riskband.public/1", "riskband.packed/1"
 NOT_RECOMPUTABLE = "the clients' losses were left out of this page, so nothing on it can be computed again"
@@ -53,11 +52,11 @@ def report_page(
     Parameters
     ----------
     source : ClientRisks, Certificate or mapping of str to Certificate
-        Answers, whose mean risk is bounded. Or certificates of one evaluation, the first of which is the sentence at
-        the top. The page has the names and groups of clients, where the answers have them.
+        Answers, or certificates of one evaluation, the first of which is the sentence at the top. The page has the
+        names and groups of clients, where the answers have them.
     delta : float, optional
-        With answers: probability that the bound on the mean fails, in (0, 1); the verdicts, the band and the groups of
-        the page have as much, each by itself.
+        With answers: probability that anything on the page fails, in (0, 1): the numbers that are required, or the
+        mean, a band and the groups share it equally.
     require : str, sequence of str or Gate
         Requirements such as "mean<=0.2", fixed before any answer was seen; with certificates the `Gate` of them.
         Without any the page has no verdict.
@@ -74,8 +73,8 @@ def report_page(
     -------
     str
         The page. It stores its certificates, for `riskband verify`: compressed if they are large, then without those
-        that it made itself, and none if that is too large still. Where the certificates were read off no band, the
-        page makes one of the same answers at the same delta, for what may change and who suffers, and says so.
+        that it made itself, and none if that is too large still. What it makes itself of certificates is read off
+        their band, if they were read off one: nothing on the page has a probability of error beside theirs.
 
     Raises
     ------
@@ -114,11 +113,10 @@ def _rendered(
     known: Mapping[str, Certificate] | None = None,
 ) -> str:
     """The page, with the certificates that are `known` instead of those made now, which round as this machine does."""
-    first = next(iter(certificates.values())).recipe.get("answers", {})
-    answers = ClientRisks(**first) if first.keys() & {"names", "groups"} else None
-    view = view_of(certificates, title=title, gate=gate, answers=answers, facts=facts, public=public)
+    found = findings(certificates, gate=gate, names=facts.names)
+    view = view_of(found, title=title, facts=facts, public=public)
     shown = view["certificates"] = {name: (known or {}).get(name, each) for name, each in view["certificates"].items()}
-    page = {"version": riskband.__version__, "of": list(certificates), "title": title, "facts": asdict(facts)}
+    page = {"version": rb.__version__, "of": list(certificates), "title": title, "facts": asdict(facts)}
     stored, holds = _stored(shown, gate, page, made=view["made_here"], public=public)
     hashed = () if public else shown.keys() - (view["made_here"] if holds == PACKED else ())
     return _template().render(
@@ -127,7 +125,7 @@ def _rendered(
         holds=holds,
         withheld=NOT_RECOMPUTABLE,
         still_public=STILL_PUBLIC,
-        version=riskband.__version__,
+        version=rb.__version__,
         style=STYLE,
         script=SCRIPT,
         style_hash=_hash(STYLE),
@@ -162,15 +160,35 @@ def _given(
             raise ValueError("with answers, require must be requirements, got their Gate; give its requirements")
         if delta is None:
             raise ValueError("with answers, delta must be given: the probability that a bound fails; 0.05 is usual")
-        mean = FUNCTIONS["mean_bound"](source, delta=delta)
-        return {"mean": mean}, gate_of(source, require, delta=delta) if require else None
+        return _certified(
+            source.in_order_of_names(), delta, require
+        )  # in which certificates that bet on them hold them
     if delta is not None or not (isinstance(require, Gate) or not require):
         raise ValueError("delta and requirements are for answers; certificates have a delta, and take require=Gate")
     given = dict(source) if isinstance(source, Mapping) else {"certificate": source}
     remedy = "or ClientRisks with a delta, or a mapping of certificates by name"
     for each in given.values():
-        check_kind("source", each, riskband.Certificate, remedy=remedy)
+        check_kind("source", each, rb.Certificate, remedy=remedy)
     return given, require if isinstance(require, Gate) else None
+
+
+def _certified(
+    answers: ClientRisks, delta: float, require: str | Sequence[str]
+) -> tuple[dict[str, Certificate], Gate | None]:
+    """Certificates of answers that share delta equally: what is required or else the mean, a band, and the groups."""
+    asked = read_requirements(require or ())
+    names = numbers_behind(asked)
+    is_alone = answers.are_as_measured or not asked
+    has_band = not is_alone or answers.num_clients <= MOST_FOR_A_BAND
+    part = check_delta(delta) / (max(len(names), 1) * is_alone + has_band + has_groups(answers))
+    band = rb.band(answers, delta=part) if has_band else None
+    found = {} if asked else {"mean": rb.mean_bound(answers, delta=part)}
+    source = answers if is_alone or band is None else band
+    found |= certificates_of(source, names, delta=part if source is answers else None)
+    if band is not None:
+        found |= {name: read_off(band, name) for name in TAILS if name not in found}
+    found |= of_groups(answers, delta=part)
+    return found, verdicts_on(found, asked, delta=delta) if asked else None
 
 
 @cache

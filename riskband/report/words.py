@@ -1,8 +1,15 @@
-"""The page's standing words: labels of numbers, questions for assumptions, and what no certificate says."""
+"""What is said of findings, wherever it is said: what holds with what, who answered, how far a goal is certified.
+
+Also the page's standing words: labels of numbers, questions for assumptions, and what no certificate says.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from riskband.answers.responses import (
     FIXED_NUMBER,
@@ -12,7 +19,19 @@ from riskband.answers.responses import (
     INDEPENDENT_EXAMPLES,
     TRUE_ANSWERS,
 )
-from riskband.wording import CHOSEN_BEFORE, FALSE_IN_GENERAL, rounded_up
+from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS
+from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate
+from riskband.wording import (
+    CHOSEN_BEFORE,
+    FALSE_IN_GENERAL,
+    confidence,
+    down_to_digits,
+    exactly,
+    rounded_down,
+    rounded_up,
+    short_delta,
+)
+from riskband.worst_cases.divergences import binary_worst_case, resolve_divergence
 
 LABELS = {"certificate": "certificate", "refuted": f"published, {FALSE_IN_GENERAL}", "estimate": "ESTIMATE"}
 """What stands beside a number, by the validity of its certificate."""
@@ -93,3 +112,104 @@ def percent(share: float) -> str:
 def capital(text: str) -> str:
     """Return a text with its first letter as a sentence has it."""
     return text[:1].upper() + text[1:]
+
+
+def together(events: Sequence[tuple[str, float]], *, num_certificates: int, validity: str, answered_by: str) -> str:
+    """Return how sure all that was found is, from how each event holds ("own", "band" or "groups") and its delta."""
+    delta, parts = float(np.round(sum(each for _, each in events), 12)), split(events)
+    if validity != CERTIFICATE:
+        why = " would certify if these clients had no part in making the model" if answered_by == "trainers" else ""
+        return f"estimates: what {parts}{why}" if why else "estimates, which are not proved"
+    often = "; more often than every second time it may be false" if delta > 0.5 else ""
+    what = "all of this holds together" if num_certificates > 1 else "this holds"
+    return f"with probability at least {confidence(delta)} {what} ({parts}{often})"
+
+
+def split(events: Sequence[tuple[str, float]]) -> str:
+    """Return how delta is shared, from how each event holds and its part."""
+    parts, bands = [delta for _, delta in events], sum(holds != "own" for holds, _ in events)
+    whole = f"delta = {short_delta(float(np.round(sum(parts), 12)))}"
+    what = "" if not bands else " for one band, off which all is read" if len(parts) == 1 else ""
+    if len(parts) == 1:
+        return whole + what
+    of_bands = "" if not bands else ", one of them a band" if bands == 1 else f", {bands} of them bands"
+    if np.ptp(parts) <= 1e-12:
+        return f"{whole}, shared among {len(parts)}{of_bands}: {short_delta(parts[0])} each"
+    return f"{whole}, the sum of {len(parts)}{of_bands}: {' + '.join(map(short_delta, parts))}"
+
+
+def said_of_breakdown(goal: str, *, divergence: str, budget: float | None, beyond: float | None, validity: str) -> str:
+    """Return up to which budget a goal is certified; `beyond` is the least budget known at which it is not, if any."""
+    found, unit = "certified" if validity == CERTIFICATE else "estimated", resolve_divergence(divergence).title
+    if budget is None:
+        until = "even without a shift" if beyond == 0.0 or beyond is None else f"within budget {exactly(beyond)}"
+        return f"In {unit} it is not {found}, not {until}, that {goal}."
+    said = f"Up to budget {down_to_digits(budget)} in {unit} it is {found} that {goal}"
+    if beyond is None:
+        return f"{said}; larger budgets were not asked for."
+    is_next = beyond > budget * (1.0 + 1e-3)
+    return (
+        f"{said}; at {exactly(beyond)}, the next that was asked for, no more."
+        if is_next
+        else f"{said}, and no more beyond."
+    )
+
+
+def goal_in_words(limit: float, threshold: float | None, *, is_measured: bool = False) -> str:
+    """Return what a goal is: a limit for the mean risk, or for a share of clients."""
+    what = "the mean risk" if threshold is None else f"the share of clients with a risk of {threshold:g} or more"
+    return f"{about_measured(what, is_measured)} is at most {limit:g}"
+
+
+def may_become(divergence: str, budget: float, share: float = 0.1) -> str:
+    """Return what a kind of client that is so frequent today may become within a budget."""
+    most = float(binary_worst_case(share, divergence=divergence, budget=budget))
+    return f"{percent(share)} of the clients may become {percent(most)}"
+
+
+def who_answered(answers: Mapping[str, Any]) -> dict[str, str]:
+    """Return lines about who answered and how far the answers can be relied on, from the answers in a recipe."""
+    sizes, lines = np.asarray(answers.get("num_examples", ())), {}
+    if num_clients := num_clients_of(answers):
+        lines["Clients that answered"] = f"{num_clients:,}"
+    if answers.get("num_missing"):
+        is_worst = answers.get("missing") == "worst"
+        as_what = "counted as the worst possible" if is_worst else "taken to be missing by chance"
+        lines["Clients asked without a valid answer"] = f"{answers['num_missing']:,}, {as_what}"
+    if sizes.size:
+        same = f"{sizes.min():,}" if sizes.min() == sizes.max() else f"{sizes.min():,} to {sizes.max():,}"
+        lines["Test examples of each client"] = same
+    if answers.get("contamination"):
+        lines["Answers that may be wrong in any way"] = f"up to {answers['contamination']}, which the bounds allow for"
+    if answers.get("noise"):
+        lines["Noise for privacy"] = f"{answers['noise']['mechanism']}, on every answer; the bounds allow for it"
+    return lines
+
+
+def num_clients_of(answers: Mapping[str, Any]) -> int:
+    """Return how many clients answered, from the answers in a recipe; 0 if they do not say."""
+    return int(np.sum(np.atleast_2d(answers["counts"])[0])) if "counts" in answers else len(answers.get("values", ()))
+
+
+def group_rows(certificate: Certificate) -> tuple[tuple[str, str, str], ...]:
+    """Return for each group its name, number of clients and interval for the mean risk, if it is of these."""
+    if "group_lower" not in certificate.details or certificate.recipe["arguments"].get("functional") != "mean":
+        return ()
+    sizes, lower, upper = (certificate.details[f"group_{name}"] for name in ("num_clients", "lower", "upper"))
+    return tuple(
+        (name, f"{int(size):,}", f"{rounded_down(low)} to {rounded_up(high)}")
+        for name, size, low, high in zip(sorted(certificate.recipe["groups"]), sizes, lower, upper, strict=True)
+    )
+
+
+def said_once(assumptions: Iterable[str], *, delta: float) -> tuple[str, ...]:
+    """Return each assumption once, all choices in one line, and without what a stronger one of them says."""
+    assumed = dict.fromkeys(assumptions)
+    chosen = [line.removeprefix(CHOSEN_BEFORE) for line in assumed if line.startswith(CHOSEN_BEFORE)]
+    # The parts of delta follow from what was asked for.
+    chosen = [line for line in chosen if not line.startswith("delta ")]
+    chosen += [f"delta {short_delta(delta)}"] if abs(delta - USUAL_DELTA) > 1e-12 else []
+    kept = [line for line in assumed if not line.startswith(CHOSEN_BEFORE)]
+    if BINARY_LOSS in kept and BOUNDED_LOSS in kept:
+        kept.remove(BOUNDED_LOSS)
+    return (*kept, *([CHOSEN_BEFORE + ", ".join(dict.fromkeys(chosen))] if chosen else ()))

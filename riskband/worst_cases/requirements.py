@@ -312,10 +312,7 @@ def require(
     >>> rb.require(answers, "mean<=0.2", delta=0.05).verdict
     'PASS'
     """
-    given = [requirements] if isinstance(requirements, (str, Requirement)) else requirements
-    if not isinstance(given, Iterable):
-        raise ValueError(f"requirements must be text or a list of it, got {given!r:.80}; {_EXAMPLE}")
-    asked = list(dict.fromkeys(map(Requirement.of, given)))
+    asked = read_requirements(requirements)
     if not asked:
         raise ValueError(f"at least one requirement must be given, got none; {_EXAMPLE}")
     names = numbers_behind(asked)
@@ -325,6 +322,14 @@ def require(
     else:
         whole, part = band_alone(source, delta=delta).delta, None
     return verdicts_on(certificates_of(source, names, delta=part), asked, delta=whole)
+
+
+def read_requirements(given: str | Requirement | Iterable[str | Requirement]) -> list[Requirement]:
+    """Return each requirement once; raises ValueError for anything else."""
+    several = [given] if isinstance(given, (str, Requirement)) else given
+    if not isinstance(several, Iterable):
+        raise ValueError(f"requirements must be text or a list of it, got {given!r:.80}; {_EXAMPLE}")
+    return list(dict.fromkeys(map(Requirement.of, several)))
 
 
 def numbers_behind(requirements: Iterable[Requirement]) -> tuple[str, ...]:

@@ -1,0 +1,327 @@
+"""What an evaluation found, as data: what holds with what, verdicts, breakdowns, and what says nothing.
+
+Whoever says something of certificates reads it from here: the terminal, the page and JSON. A quantity has one number,
+of its sharpest certificate; a band says numbers only for what has no certificate of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from riskband.answers.risks import ClientRisks
+from riskband.bands.band import Band
+from riskband.certificate import CERTIFICATE, ESTIMATE, REFUTED, Certificate
+from riskband.groups.comparisons import group_certificate
+from riskband.groups.group_bands import group_bands
+from riskband.report.words import goal_in_words, num_clients_of, said_of_breakdown, said_once, together
+from riskband.verification import source_of, why_it_says_nothing
+from riskband.wording import TRAINERS_ANSWERED, exactly
+from riskband.worst_cases.divergences import DIVERGENCES
+from riskband.worst_cases.requirements import Gate
+from riskband.worst_cases.reweighting import breakdown
+
+_MOST_GROUPS = 50
+MOST_FOR_A_BAND = 20_000  # clients; of more, only what is in the certificates is shown
+
+
+@dataclass(frozen=True)
+class Event:
+    """Certificates that hold or fail together, and the probability that they fail."""
+
+    holds: str  # by what: "own" (it is one certificate), a "band", or the bands of all "groups"
+    delta: float
+    validity: str
+    certificates: tuple[str, ...]  # their names
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """How far a network may shift while a limit is certified to be kept."""
+
+    limit: float
+    threshold: float | None  # the limit is for the share of clients with at least this risk; None: for the mean
+    divergence: str
+    budget: float | None  # the largest within which it is certified; None: there is none
+    beyond: float | None  # the smallest known at which it is not; None: nothing larger was looked at
+    statement: str
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What certificates of one evaluation say.
+
+    Attributes
+    ----------
+    certificates : mapping of str to Certificate
+        By name, in the order in which they were given, one for each quantity.
+    events : tuple of Event
+        What holds with what.
+    delta : float
+        Probability that anything of this fails: what the events add up to.
+    answered_by : str
+        Who made the model, never guessed in anybody's favour: "fresh", "trainers" or "not stated".
+    answers : mapping
+        What the clients answered, as the first certificate holds it.
+    assumptions : tuple of str
+        What must be true, each once.
+    gate : Gate or None
+        The verdicts, which follow from certificates among these.
+    breakdowns : tuple of Breakdown
+        For each limit and each divergence that the certificates are about.
+    says_nothing : mapping of str to str
+        By name of a certificate, why its bound is 1 somewhere.
+    unbounded : tuple of str
+        What was asked for and is not bounded from above by these answers.
+    names : tuple of str
+        Of the clients, in the order of the answers; none if they are not known.
+    band : Band or None
+        A band that certificates were read off; more can be read off it on the same event.
+    """
+
+    certificates: Mapping[str, Certificate]
+    events: tuple[Event, ...]
+    delta: float
+    answered_by: str
+    answers: Mapping[str, Any]
+    assumptions: tuple[str, ...]
+    gate: Gate | None = None
+    breakdowns: tuple[Breakdown, ...] = ()
+    says_nothing: Mapping[str, str] = field(default_factory=dict)
+    unbounded: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    band: Band | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return this as plain data for JSON, without answers, certificates and verdicts, which stand on their own."""
+        return {
+            "statement": self.statement,
+            "delta": self.delta,
+            "events": [asdict(each) | {"certificates": list(each.certificates)} for each in self.events],
+            "answered_by": self.answered_by,
+            "assumptions": list(self.assumptions),
+            "breakdowns": [asdict(each) for each in self.breakdowns],
+            "says_nothing": dict(self.says_nothing),
+            "unbounded": list(self.unbounded),
+            "clients": list(self.names),
+        }
+
+    @property
+    def validity(self) -> str:
+        """What may be said of all of it: "certificate" if any of it is one."""
+        return CERTIFICATE if any(each.validity == CERTIFICATE for each in self.events) else ESTIMATE
+
+    @property
+    def statement(self) -> str:
+        """How sure all of it is, and how delta is shared."""
+        parts = [(each.holds, each.delta) for each in self.events if each.validity == self.validity]
+        size = len(self.certificates)
+        return together(parts, num_certificates=size, validity=self.validity, answered_by=self.answered_by)
+
+    def called(self, client: int) -> str:
+        """Return what a client is called, by its place among the answers: by its name, or by its row."""
+        return self.names[client] if self.names else f"row {client + 1}"
+
+    @property
+    def divergences(self) -> dict[str, list[float]]:
+        """The divergences that the certificates are about, with their budgets."""
+        found: dict[str, list[float]] = {}
+        for each in self.certificates.values():
+            given = each.recipe["arguments"]
+            if given.get("divergence") in DIVERGENCES and each.validity != REFUTED:
+                found.setdefault(given["divergence"], []).extend(np.ravel(given["budget"]).tolist())
+        return found
+
+    def named(self, name: str) -> Certificate | None:
+        """Return the certificate of a number, if there is one."""
+        return next((e for e in self.certificates.values() if e.name == name and e.validity != REFUTED), None)
+
+    def over_budgets(self, divergence: str, threshold: float | None = None) -> dict[float, Certificate]:
+        """Return certificates of the worst mean by budget, or of the worst share with at least a risk of `threshold`.
+
+        That of budget 0 is of the network without a shift. What one could read off the band is not among them.
+        """
+        kind, plain = ("worst_mean", "mean") if threshold is None else ("worst_share", f"share:{exactly(threshold)}")
+        without = self.named(plain)
+        found = {} if without is None or without.axes else {0.0: without}
+        for each in self.certificates.values():
+            given = each.recipe["arguments"]
+            is_of_it = each.kind == kind and given["divergence"] == divergence and given.get("thresholds") == threshold
+            if is_of_it and each.validity != REFUTED:
+                found |= dict.fromkeys(np.ravel(given["budget"]).tolist(), each)
+        return dict(sorted(found.items()))
+
+    def reads_off_band(self, certificate: Certificate) -> bool:
+        """Return whether `band` is the one that a certificate was read off."""
+        return self.band is not None and certificate.recipe.get("band") == self.band.provenance()["band"]
+
+    def breakdown(self, divergence: str, limit: float, threshold: float | None) -> Breakdown | None:
+        """Return how far a limit is kept, by certificates of their own or else by the band; None if by neither."""
+        points = self.over_budgets(divergence, threshold)
+        own = {budget: each for budget, each in points.items() if not (budget and self.reads_off_band(each))}
+        met = [budget for budget, each in own.items() if bound_at(each, budget) <= limit]
+        last, is_measured_here = max(met, default=None), False
+        beyond = min((budget for budget in own if last is None or budget > last), default=None)
+        if not any(own):  # no budget above 0
+            if self.band is None:
+                return None
+            found = breakdown(self.band, divergence=divergence, target=limit, threshold=threshold)
+            last = float(found.lower) if np.isfinite(found.lower) else last
+            beyond = 0.0 if last is None else float(found.upper) if np.isfinite(found.upper) else None
+            is_measured_here = self.band.local == "observed"
+        goal = goal_in_words(limit, threshold, is_measured=is_measured_here)
+        said = said_of_breakdown(goal, divergence=divergence, budget=last, beyond=beyond, validity=self.validity)
+        return Breakdown(limit, threshold, divergence, last, beyond, said)
+
+
+def bound_at(certificate: Certificate, budget: float) -> float:
+    """Return the upper bound of a certificate, of a curve over budgets the one at a budget."""
+    if "budget" not in certificate.axes:
+        return float(certificate.value)
+    return float(np.asarray(certificate.value)[int(np.flatnonzero(certificate.axes["budget"] == budget)[0])])
+
+
+def findings(
+    certificates: Mapping[str, Certificate],
+    *,
+    gate: Gate | None = None,
+    limits: Sequence[tuple[float, float | None]] = (),
+    unbounded: Sequence[str] = (),
+    names: Sequence[str] | None = None,
+    band: Band | None = None,
+) -> Findings:
+    """Work out what certificates of one evaluation say.
+
+    Parameters
+    ----------
+    certificates : mapping of str to Certificate
+        By name; those that verdicts follow from need not be among them.
+    gate : Gate, optional
+        The verdicts.
+    limits : sequence of (limit, threshold), optional
+        Limits of the mean risk, or of the share of clients with a risk of at least the threshold, beside those that are
+        required, of which a breakdown is wanted.
+    unbounded : sequence of str, optional
+        What was asked for and has no certificate.
+    names : sequence of str, optional
+        Of the clients, in the order of the answers of the first certificate, if it does not hold them.
+    band : Band, optional
+        A band that certificates were read off, if it is at hand: it need not be made again.
+
+    Returns
+    -------
+    Findings
+        Of two certificates of one quantity only one is among them: that which a verdict follows from, otherwise the
+        sharper one.
+    """
+    given = _one_each(certificates, {} if gate is None else gate.certificates)
+    events = events_of(given)
+    first = next(iter(given.values()))
+    certain = [each for each in events if each.validity == CERTIFICATE] or events
+    delta = float(np.round(sum(each.delta for each in certain), 15))
+    lines = [line for each in given.values() for line in each.assumptions] + list(
+        () if gate is None else gate.assumptions
+    )
+    found = Findings(
+        certificates=given,
+        events=events,
+        delta=delta,
+        answered_by=_answered_by([*certificates.values(), *given.values()]),
+        answers=first.recipe.get("answers", {}),
+        assumptions=said_once([*lines, *(() if gate is None else gate.assumptions)], delta=delta),
+        gate=gate,
+        says_nothing={name: why for name, each in given.items() if (why := why_it_says_nothing(each)) is not None},
+        unbounded=tuple(unbounded),
+        names=_names(given.values(), names),
+        band=_band(given) if band is None else band,
+    )
+    wanted = dict.fromkeys([*limits, *required_limits(gate)])
+    broken = (found.breakdown(divergence, *each) for divergence in found.divergences for each in wanted)
+    return replace(found, breakdowns=tuple(filter(None, broken)))
+
+
+def events_of(certificates: Mapping[str, Certificate]) -> tuple[Event, ...]:
+    """Return what holds with what; published formulas that are false are no part of it."""
+    events: dict[str, Event] = {}
+    for name, each in certificates.items():
+        if each.validity == REFUTED:
+            continue
+        same = each.recipe.get({"band": "band", "groups": "bands"}.get(each.event, "arguments"))
+        key = json.dumps([each.event, same, each.name if each.event == "own" else ""], sort_keys=True)
+        before = events.get(key)
+        names = (name,) if before is None else (*before.certificates, name)
+        events[key] = Event(each.event, each.delta, each.validity, names)
+    return tuple(events.values())
+
+
+def _one_each(certificates: Mapping[str, Certificate], required: Mapping[str, Certificate]) -> dict[str, Certificate]:
+    """One certificate for each quantity: of two, that of a verdict, or else the one with the smaller bound."""
+    found: dict[Any, tuple[Any, str]] = {}
+    known, behind = set(map(id, certificates.values())), set(map(id, required.values()))
+    given = {**certificates, **{name: each for name, each in required.items() if id(each) not in known}}
+    for name, each in given.items():
+        axes = {axis: np.asarray(points).tolist() for axis, points in each.axes.items()}
+        quantity = each.name, is_measured(each), each.validity == REFUTED, str(axes)
+        rank = id(each) not in behind, float(np.sum(each.value))
+        found[quantity] = min(found.get(quantity, (rank, name)), (rank, name))
+    kept = {name for _, name in found.values()}
+    return {name: each for name, each in given.items() if name in kept}
+
+
+def is_measured(certificate: Certificate) -> bool:
+    """Return whether it is about the risks that clients would measure, and not about their true ones."""
+    made_with = certificate.recipe.get("band") or certificate.recipe.get("arguments", {})
+    return bool(made_with.get("local") == "observed")
+
+
+def _answered_by(certificates: Iterable[Certificate]) -> str:
+    listed = [set(each.assumptions) for each in certificates]
+    if any(TRAINERS_ANSWERED in lines for lines in listed):
+        return "trainers"
+    are_fresh = all(any("had no part in" in line for line in lines) for lines in listed)
+    return "fresh" if are_fresh else "not stated"
+
+
+def _names(certificates: Iterable[Certificate], given: Sequence[str] | None) -> tuple[str, ...]:
+    answers = [each.recipe.get("answers", {}) for each in certificates]
+    size = num_clients_of(answers[0])
+    known = (names for names in (given, *(each.get("names") for each in answers)) if names and len(names) == size)
+    return tuple(next(known, ()))
+
+
+def has_groups(answers: ClientRisks) -> bool:
+    """Return whether the answers have groups that allow for a certificate of all of them."""
+    counts = Counter(filter(None, answers.groups or ()))
+    return 1 < len(counts) <= _MOST_GROUPS and min(counts.values()) > max(1, answers.contamination)
+
+
+def of_groups(answers: ClientRisks, *, delta: float) -> dict[str, Certificate]:
+    """Return the certificate of the groups' mean risks, by its name, if the answers have such groups."""
+    if answers.groups is None or not has_groups(answers):
+        return {}
+    bands = group_bands(answers, answers.groups, delta=delta)
+    return {"worst group": group_certificate(bands, "worst_group", "mean")}
+
+
+def _band(certificates: Mapping[str, Certificate]) -> Band | None:
+    """The band that certificates were read off, if it has a lower side: bounds need that."""
+    for each in certificates.values():
+        if each.event == "band" and num_clients_of(each.recipe["answers"]) <= MOST_FOR_A_BAND:
+            source = source_of(each)
+            if isinstance(source, Band) and source.sides != "upper":
+                return source
+    return None
+
+
+def required_limits(gate: Gate | None) -> Iterator[tuple[float, float | None]]:
+    """Yield the limits that are required of the mean, or of the share of clients with at least a risk, also shifted."""
+    for each in () if gate is None else gate.verdicts:
+        number = each.requirement.number
+        is_of_mean = number.name == "mean" or number.shift is not None
+        if each.requirement.relation == "<=" and (is_of_mean or number.threshold is not None):
+            yield each.requirement.limit, number.threshold
