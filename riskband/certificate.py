@@ -151,11 +151,14 @@ class Certificate(Drawn):
     def name(self) -> str:
         """What is bounded, as `rb.bound` and requirements name it: "mean", "worst_mean:chi2:0.1".
 
-        Points of a curve are left out. Two certificates of the same answers and of one name bound the same quantity.
+        Points of a curve are left out, if there is more than one. Two certificates of one name bound the same quantity,
+        if they are of the same answers.
         """
         function, given = str(self.recipe.get("function")), self.recipe.get("arguments")
         given = given if isinstance(given, Mapping) else {}
-        parts = [_part(given[key]) for key in _PARAMETERS if isinstance(given.get(key), (str, float, int))]
+        points = map(given.get, _PARAMETERS)
+        single = (each[0] if isinstance(each, list) and len(each) == 1 else each for each in points)
+        parts = [_part(each) for each in single if isinstance(each, (str, float, int))]
         kind = () if given.keys() & {"measure", "weight", "comparison"} else (_KINDS.get(function, function),)
         return ":".join([*kind, *parts])
 

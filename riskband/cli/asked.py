@@ -8,6 +8,8 @@ from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 import riskband as rb
 from riskband.certificate import USUAL_DELTA
 from riskband.functionals.functional import resolve
@@ -116,6 +118,9 @@ def certified(risks: rb.ClientRisks, asked: Asked) -> Findings:
         found[f"worst_mean:{divergence}"] = mean
         if band is not None:
             found[f"worst_share:{divergence}"] = rb.worst_case_cdf(band, divergence=divergence, budget=sizes)
+    if band is not None and band.provenance()["band"] not in [each.recipe["band"] for each in found.values()]:
+        steps = np.unique([0.0, *np.nextafter(band.lower_points, 1.0), 1.0])  # a band that is drawn is in the file too
+        found["share"] = rb.survival(band, thresholds=steps)
     gate = verdicts_on(found, asked.requirements, delta=asked.delta) if asked.require else None
     made: Findings = report.findings(
         found,

@@ -19,7 +19,7 @@ from riskband.bands.band import Band
 from riskband.certificate import CERTIFICATE, ESTIMATE, REFUTED, Certificate
 from riskband.groups.comparisons import group_certificate
 from riskband.groups.group_bands import group_bands
-from riskband.report.words import goal_in_words, num_clients_of, said_of_breakdown, said_once, together
+from riskband.report.words import added, goal_in_words, num_clients_of, said_of_breakdown, said_once, together
 from riskband.verification import source_of, why_it_says_nothing
 from riskband.wording import TRAINERS_ANSWERED, exactly
 from riskband.worst_cases.divergences import DIVERGENCES
@@ -139,7 +139,8 @@ class Findings:
 
     def named(self, name: str) -> Certificate | None:
         """Return the certificate of a number, if there is one."""
-        return next((e for e in self.certificates.values() if e.name == name and e.validity != REFUTED), None)
+        with_name = (e for e in self.certificates.values() if e.name == name and e.validity != REFUTED)
+        return next((each for each in with_name if np.size(each.value) == 1), None)
 
     def over_budgets(self, divergence: str, threshold: float | None = None) -> dict[float, Certificate]:
         """Return certificates of the worst mean by budget, or of the worst share with at least a risk of `threshold`.
@@ -148,7 +149,7 @@ class Findings:
         """
         kind, plain = ("worst_mean", "mean") if threshold is None else ("worst_share", f"share:{exactly(threshold)}")
         without = self.named(plain)
-        found = {} if without is None or without.axes else {0.0: without}
+        found = {} if without is None else {0.0: without}
         for each in self.certificates.values():
             given = each.recipe["arguments"]
             is_of_it = each.kind == kind and given["divergence"] == divergence and given.get("thresholds") == threshold
@@ -156,25 +157,30 @@ class Findings:
                 found |= dict.fromkeys(np.ravel(given["budget"]).tolist(), each)
         return dict(sorted(found.items()))
 
-    def reads_off_band(self, certificate: Certificate) -> bool:
-        """Return whether `band` is the one that a certificate was read off."""
-        return self.band is not None and certificate.recipe.get("band") == self.band.provenance()["band"]
+    def band_over_budgets(self, divergence: str, threshold: float | None = None) -> Band | None:
+        """Return the band off which the same bounds can be read at other budgets; None if they are no band's."""
+        shifted = [each for budget, each in self.over_budgets(divergence, threshold).items() if budget]
+        if not shifted:
+            return self.band
+        if self.band is not None and shifted[0].recipe["band"] == self.band.provenance()["band"]:
+            return self.band
+        source = source_of(shifted[0])
+        return source if isinstance(source, Band) else None
 
     def breakdown(self, divergence: str, limit: float, threshold: float | None) -> Breakdown | None:
-        """Return how far a limit is kept, by certificates of their own or else by the band; None if by neither."""
-        points = self.over_budgets(divergence, threshold)
-        own = {budget: each for budget, each in points.items() if not (budget and self.reads_off_band(each))}
-        met = [budget for budget, each in own.items() if bound_at(each, budget) <= limit]
-        last, is_measured_here = max(met, default=None), False
-        beyond = min((budget for budget in own if last is None or budget > last), default=None)
-        if not any(own):  # no budget above 0
-            if self.band is None:
-                return None
-            found = breakdown(self.band, divergence=divergence, target=limit, threshold=threshold)
+        """Return how far a limit is kept, by the band or else by certificates at their budgets; None if by neither."""
+        points, band = self.over_budgets(divergence, threshold), self.band_over_budgets(divergence, threshold)
+        if band is None and not any(points):  # nothing at a budget above 0
+            return None
+        if band is not None:
+            points = {budget: each for budget, each in points.items() if not budget}
+        last = max((budget for budget, each in points.items() if bound_at(each, budget) <= limit), default=None)
+        beyond = min((budget for budget in points if last is None or budget > last), default=None)
+        if band is not None:
+            found = breakdown(band, divergence=divergence, target=limit, threshold=threshold)
             last = float(found.lower) if np.isfinite(found.lower) else last
             beyond = 0.0 if last is None else float(found.upper) if np.isfinite(found.upper) else None
-            is_measured_here = self.band.local == "observed"
-        goal = goal_in_words(limit, threshold, is_measured=is_measured_here)
+        goal = goal_in_words(limit, threshold, is_measured=band is not None and band.local == "observed")
         said = said_of_breakdown(goal, divergence=divergence, budget=last, beyond=beyond, validity=self.validity)
         return Breakdown(limit, threshold, divergence, last, beyond, said)
 
@@ -182,7 +188,7 @@ class Findings:
 def bound_at(certificate: Certificate, budget: float) -> float:
     """Return the upper bound of a certificate, of a curve over budgets the one at a budget."""
     if "budget" not in certificate.axes:
-        return float(certificate.value)
+        return float(np.asarray(certificate.value).item())
     return float(np.asarray(certificate.value)[int(np.flatnonzero(certificate.axes["budget"] == budget)[0])])
 
 
@@ -220,10 +226,11 @@ def findings(
         sharper one.
     """
     given = _one_each(certificates, {} if gate is None else gate.certificates)
-    events = events_of(given)
+    band = _band(given) if band is None else band
+    events = events_of(given, None if band is None else band.provenance()["band"])
     first = next(iter(given.values()))
     certain = [each for each in events if each.validity == CERTIFICATE] or events
-    delta = float(np.round(sum(each.delta for each in certain), 15))
+    delta = added(each.delta for each in certain)
     lines = [line for each in given.values() for line in each.assumptions] + list(
         () if gate is None else gate.assumptions
     )
@@ -238,25 +245,31 @@ def findings(
         says_nothing={name: why for name, each in given.items() if (why := why_it_says_nothing(each)) is not None},
         unbounded=tuple(unbounded),
         names=_names(given.values(), names),
-        band=_band(given) if band is None else band,
+        band=band,
     )
     wanted = dict.fromkeys([*limits, *required_limits(gate)])
     broken = (found.breakdown(divergence, *each) for divergence in found.divergences for each in wanted)
     return replace(found, breakdowns=tuple(filter(None, broken)))
 
 
-def events_of(certificates: Mapping[str, Certificate]) -> tuple[Event, ...]:
-    """Return what holds with what; published formulas that are false are no part of it."""
+def events_of(certificates: Mapping[str, Certificate], band: object = None) -> tuple[Event, ...]:
+    """Return what holds with what; published formulas that are false are no part of it.
+
+    What is read off `band`, by its recipe, is said to hold by it; a number with a band of its own holds by itself.
+    """
     events: dict[str, Event] = {}
     for name, each in certificates.items():
-        if each.validity == REFUTED:
-            continue
-        same = each.recipe.get({"band": "band", "groups": "bands"}.get(each.event, "arguments"))
-        key = json.dumps([each.event, same, each.name if each.event == "own" else ""], sort_keys=True)
-        before = events.get(key)
-        names = (name,) if before is None else (*before.certificates, name)
-        events[key] = Event(each.event, each.delta, each.validity, names)
+        if each.validity != REFUTED:
+            key, before = _event_key(each), events.get(_event_key(each))
+            is_own = each.event == "band" and each.recipe["band"] != band
+            names = (name,) if before is None else (*before.certificates, name)
+            events[key] = Event("own" if is_own else each.event, each.delta, each.validity, names)
     return tuple(events.values())
+
+
+def _event_key(certificate: Certificate) -> str:
+    same = certificate.recipe.get({"band": "band", "groups": "bands"}.get(certificate.event, "arguments"))
+    return json.dumps([certificate.event, same, certificate.name if certificate.event == "own" else ""], sort_keys=True)
 
 
 def _one_each(certificates: Mapping[str, Certificate], required: Mapping[str, Certificate]) -> dict[str, Certificate]:
@@ -265,7 +278,7 @@ def _one_each(certificates: Mapping[str, Certificate], required: Mapping[str, Ce
     known, behind = set(map(id, certificates.values())), set(map(id, required.values()))
     given = {**certificates, **{name: each for name, each in required.items() if id(each) not in known}}
     for name, each in given.items():
-        axes = {axis: np.asarray(points).tolist() for axis, points in each.axes.items()}
+        axes = {axis: np.asarray(points).tolist() for axis, points in each.axes.items() if len(points) > 1}
         quantity = each.name, is_measured(each), each.validity == REFUTED, str(axes)
         rank = id(each) not in behind, float(np.sum(each.value))
         found[quantity] = min(found.get(quantity, (rank, name)), (rank, name))
@@ -309,13 +322,21 @@ def of_groups(answers: ClientRisks, *, delta: float) -> dict[str, Certificate]:
 
 
 def _band(certificates: Mapping[str, Certificate]) -> Band | None:
-    """The band that certificates were read off, if it has a lower side: bounds need that."""
+    """The band that most certificates were read off, if it has a lower side, which bounds need.
+
+    Not one that was made for a single tail.
+    """
+    off: dict[str, list[Certificate]] = {}
     for each in certificates.values():
         if each.event == "band" and num_clients_of(each.recipe["answers"]) <= MOST_FOR_A_BAND:
-            source = source_of(each)
-            if isinstance(source, Band) and source.sides != "upper":
-                return source
-    return None
+            off.setdefault(_event_key(each), []).append(each)
+    several = [each for each in off.values() if len(each) > 1 or not _is_of_a_tail(each[0])]
+    sources = (source_of(each[0]) for each in sorted(several, key=len, reverse=True))
+    return next((each for each in sources if isinstance(each, Band) and each.sides != "upper"), None)
+
+
+def _is_of_a_tail(certificate: Certificate) -> bool:
+    return str(certificate.recipe["band"].get("method")).startswith("truncated:")
 
 
 def required_limits(gate: Gate | None) -> Iterator[tuple[float, float | None]]:

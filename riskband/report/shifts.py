@@ -67,7 +67,7 @@ def divergence_shift(
     for divergence, given in list(asked.items())[: 1 if public else None]:
         unit = resolve_divergence(divergence).title
         means = found.over_budgets(divergence)
-        is_own = any(budget and not found.reads_off_band(each) for budget, each in means.items())
+        is_own = any(means) and found.band_over_budgets(divergence) is None
         grid = sorted(means) if is_own else _grid(given, _NUM_PUBLIC_BUDGETS if public else _NUM_BUDGETS).tolist()
         columns: dict[str, list[float]] = {}
         made: dict[str, Certificate] = {}
@@ -99,12 +99,12 @@ def _bounds(
     known = found.over_budgets(divergence, threshold)
     bounds = {budget: bound_at(each, budget) for budget, each in known.items()}
     left, made = [budget for budget in grid if budget not in bounds], []
-    is_of_band = all(found.reads_off_band(each) for budget, each in known.items() if budget)
-    if left and found.band is not None and is_of_band:
+    band = found.band_over_budgets(divergence, threshold)
+    if left and band is not None:
         if threshold is None:
-            made = [worst_case_mean(found.band, divergence=divergence, budget=left)]
+            made = [worst_case_mean(band, divergence=divergence, budget=left)]
         else:
-            made = [worst_case_cdf(found.band, divergence=divergence, budget=left, thresholds=threshold)]
+            made = [worst_case_cdf(band, divergence=divergence, budget=left, thresholds=threshold)]
         bounds |= dict(zip(left, np.asarray(made[0].value).tolist(), strict=True))
     return [min((bound for size, bound in bounds.items() if size >= budget), default=1.0) for budget in grid], made
 

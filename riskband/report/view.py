@@ -26,6 +26,7 @@ from riskband.report.words import (
     num_clients_of,
     percent,
     question,
+    said_once,
     who_answered,
 )
 from riskband.verification import why_it_says_nothing
@@ -102,6 +103,7 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
     rows, tails, shown = _tails(found, threshold)
     made |= tails
     everything = {**certificates, **{_unused(name, certificates): each for name, each in made.items()}}
+    assumed = [line for each in (*everything.values(), *(() if gate is None else (gate,))) for line in each.assumptions]
     return {
         "title": title,
         "is_public": public,
@@ -124,7 +126,7 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
         "charts": tuple(_charts(certificates, band, public=public)),
         "notes": facts.notes,
         "premise": _premise(everything.values()),
-        "questions": _questions(found.assumptions),
+        "questions": _questions(said_once(assumed, delta=found.delta)),
         "limits": LIMITS,
         "hashes": facts.hashes,
         "certificates": everything,
@@ -188,7 +190,7 @@ def _tails(found: Findings, threshold: float | None) -> tuple[tuple[Row, ...], d
         each = found.named(name)
         if each is None and found.band is not None:
             each = made[name] = read_off(found.band, name)
-        if each is not None and not each.axes:
+        if each is not None:
             row = _row(each if each.kind != "quantile" else replace(each, lower=None))  # "nine in ten have at most"
             rows.append(row._replace(quantity=about_measured(words, is_measured(each))))
     return tuple(rows), made, set(wanted)

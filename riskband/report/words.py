@@ -116,7 +116,7 @@ def capital(text: str) -> str:
 
 def together(events: Sequence[tuple[str, float]], *, num_certificates: int, validity: str, answered_by: str) -> str:
     """Return how sure all that was found is, from how each event holds ("own", "band" or "groups") and its delta."""
-    delta, parts = float(np.round(sum(each for _, each in events), 12)), split(events)
+    delta, parts = added(each for _, each in events), split(events)
     if validity != CERTIFICATE:
         why = " would certify if these clients had no part in making the model" if answered_by == "trainers" else ""
         return f"estimates: what {parts}{why}" if why else "estimates, which are not proved"
@@ -125,15 +125,20 @@ def together(events: Sequence[tuple[str, float]], *, num_certificates: int, vali
     return f"with probability at least {confidence(delta)} {what} ({parts}{often})"
 
 
+def added(deltas: Iterable[float]) -> float:
+    """Return the sum of parts of delta, without what floats add to it in its last digits."""
+    return float(f"{sum(deltas):.12g}")
+
+
 def split(events: Sequence[tuple[str, float]]) -> str:
     """Return how delta is shared, from how each event holds and its part."""
     parts, bands = [delta for _, delta in events], sum(holds != "own" for holds, _ in events)
-    whole = f"delta = {short_delta(float(np.round(sum(parts), 12)))}"
+    whole = f"delta = {short_delta(added(parts))}"
     what = "" if not bands else " for one band, off which all is read" if len(parts) == 1 else ""
     if len(parts) == 1:
         return whole + what
     of_bands = "" if not bands else ", one of them a band" if bands == 1 else f", {bands} of them bands"
-    if np.ptp(parts) <= 1e-12:
+    if np.ptp(parts) <= 1e-9 * parts[0]:
         return f"{whole}, shared among {len(parts)}{of_bands}: {short_delta(parts[0])} each"
     return f"{whole}, the sum of {len(parts)}{of_bands}: {' + '.join(map(short_delta, parts))}"
 
@@ -208,7 +213,7 @@ def said_once(assumptions: Iterable[str], *, delta: float) -> tuple[str, ...]:
     chosen = [line.removeprefix(CHOSEN_BEFORE) for line in assumed if line.startswith(CHOSEN_BEFORE)]
     # The parts of delta follow from what was asked for.
     chosen = [line for line in chosen if not line.startswith("delta ")]
-    chosen += [f"delta {short_delta(delta)}"] if abs(delta - USUAL_DELTA) > 1e-12 else []
+    chosen += [f"delta {short_delta(delta)}"] if delta != USUAL_DELTA else []
     kept = [line for line in assumed if not line.startswith(CHOSEN_BEFORE)]
     if BINARY_LOSS in kept and BOUNDED_LOSS in kept:
         kept.remove(BOUNDED_LOSS)
