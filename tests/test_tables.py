@@ -229,3 +229,69 @@ def test_rows_sorted_by_loss_get_a_hint(tmp_path, capsys):
         path.write_text(frame.to_csv(index=False))
         assert main(["certify", str(path), "--num-examples", "n", *flags]) == 0
         assert (rule in capsys.readouterr().out) == is_said
+
+
+def test_groups_of_a_table_are_said_and_stored_and_on_the_page(tmp_path, capsys):
+    path, out, page = tmp_path / "table.csv", tmp_path / "certificate.json", tmp_path / "page.html"
+    path.write_text(CSV)
+    assert main(["certify", str(path), *FLAGS, "--mean", "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    stored = json.loads(out.read_text())["certificates"]
+    part = stored["worst group"]["delta"]
+    assert part == stored["mean"]["delta"] == 0.025  # the groups are one event, the mean another
+    bands = rb.group_bands(IN_ORDER, IN_ORDER.groups, delta=part)
+    known = rb.group_certificate(bands, "worst_group", "mean")
+    assert stored["worst group"]["value"] == known.value
+    for name, size in (("x", 20), ("y", 10)):
+        assert f"    {name} ({size} clients): " in said
+    assert main(["verify", str(out)]) == 0
+    assert main(["report", str(out), "-o", str(page)]) == 0
+    assert main(["verify", str(page)]) == 0
+    text = page.read_text()
+    assert all(f"<td>H{k}</td>" in text or f">H{k}<" in text for k in np.argsort(-LOSSES)[:10])
+    assert main(["certify", str(path), "--num-examples", "n", "--client", "hospital", "--mean", "--json"]) == 0
+    capsys.readouterr()
+
+
+def test_without_names_clients_are_rows_below_the_header(tmp_path, capsys):
+    path = tmp_path / "table.csv"
+    path.write_text(CSV)
+    assert main(["certify", str(path), "--num-examples", "n"]) == 0
+    assert f"(row {1 + int(np.argmax(LOSSES))});" in capsys.readouterr().out
+    assert main(["certify", str(path), *FLAGS]) == 0
+    assert f"(H{int(np.argmax(LOSSES))});" in capsys.readouterr().out
+
+
+def test_help_is_by_topic(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["certify", "--help"])
+    said = capsys.readouterr().out
+    topics = [line for line in said.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    names = "the table,who answered,what to certify,shifts,verdicts,output,rarely needed"
+    assert topics == ["options:", *(f"{name}:" for name in names.split(","))]
+    assert all(said.index(f"  {flag} ") > said.index("rarely needed") for flag in ("--tune", "--local", "--noise"))
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("mean<0.2", "write 'mean<=0.2'"),
+        ("quantile:0.9 > 0.1", "write 'quantile:0.9>=0.1'"),
+        ("mean=<0.2", "write 'mean<=0.2'"),
+    ],
+)
+def test_a_requirement_with_another_sign_is_told_the_right_one(tmp_path, capsys, text, rule):
+    path = tmp_path / "table.csv"
+    path.write_text(CSV)
+    assert main(["certify", str(path), *FLAGS, "--require", text]) == 2
+    assert rule in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["verify", "report"])
+def test_a_table_is_no_certificate(tmp_path, capsys, command):
+    path = tmp_path / "table.csv"
+    path.write_text(CSV)
+    assert main([command, str(path), *(["-o", str(tmp_path / "page.html")] if command == "report" else [])]) == 2
+    assert f"make certificates of a table by: riskband certify {path} --out certificate.json" in capsys.readouterr().err
+    assert main(["verify", str(tmp_path)]) == 2
+    assert "Is a directory" in capsys.readouterr().err
