@@ -53,7 +53,7 @@ _NEWTON_STEPS, _ABOVE = 8, 1e-12
 _WITHOUT_LOSS = "leave examples without a loss out, if that does not depend on how hard they are"
 BOUNDED_LOSS = "every example's loss lies in [0, 1]"
 BINARY_LOSS = "every example's loss is 0 or 1"
-EQUAL_BY_DESIGN = "numbers of examples that are all equal are so by design, not by chance"
+EQUAL_BY_DESIGN = "the same number of examples for all clients was planned, and is no accident"
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)

@@ -19,8 +19,8 @@ from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.bands.methods import MOST_FOR_ALL_RANKS
 from riskband.betting import come_sorted
 from riskband.checks import spelled
-from riskband.cli.asked import DEFAULT_BUDGETS, certified, document, draw
-from riskband.cli.request import DEFAULT_PILOT_SHARE, Request, how_read
+from riskband.cli.figures import draw
+from riskband.cli.request import DEFAULT_PILOT_SHARE, Request, asking, how_read
 from riskband.cli.terminal import summary
 
 _COMES_SORTED = (
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     if request.tune:
         pilot, risks = rb.split_clients(risks, pilot_share=request.pilot_share, seed=seed)
         asked = replace(asked, method=rb.OptimisedLevels(pilot, dict.fromkeys(request.tune, 1.0)))
-    found = certified(risks, asked)
+    found = asking.certified(risks, asked)
     if request.tune:
         spent = f"{pilot.num_clients} clients, drawn with seed {seed}, are spent on tuning the band for"
         say(f"{spent} {', '.join(request.tune)}; the certificates rest on the others")
@@ -48,13 +48,20 @@ def run(options: argparse.Namespace) -> int:
         say(summary(found, risks, how_read=how_read(request.wanted), binary=request.wanted.binary))
     if request.json or request.out:
         indent = 1 if risks.num_clients <= MOST_FOR_ALL_RANKS else None  # a million lines take minutes
-        text = json.dumps(document(found), indent=indent, allow_nan=False)
+        text = json.dumps(found.to_document(), indent=indent, allow_nan=False)
         if request.json:
             print(text)
         if request.out:
             Path(request.out).write_text(text + "\n", encoding="utf-8")
             say(f"\ncertificates: {request.out} (check them with: riskband verify {request.out})")
-    draw(found, asked, title=Path(request.file).name, say=say)
+    draw(
+        found,
+        plot=request.plot,
+        plot_dispersion=request.plot_dispersion,
+        measures=asked.measure,
+        title=Path(request.file).name,
+        say=say,
+    )
     return 0 if found.gate is None else found.gate.exit_status
 
 
@@ -114,7 +121,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add = topic("shifts")
     add("--divergence", help="worst cases over this ball", choices=sorted(rb.DIVERGENCES), **words)
-    sizes = levels | {"default": list(DEFAULT_BUDGETS)}
+    sizes = levels | {"default": list(asking.DEFAULT_BUDGETS)}
     add("--budget", help="sizes of the ball (default: 0.05 0.1 0.2)", metavar="SIZE", **sizes)
     add("--target", help="report the largest budget at which the bound still holds", type=float, metavar="BOUND")
     add("--at", help="the target is for the share of clients with at least this risk", type=float, metavar="RISK")

@@ -8,8 +8,9 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import riskband as rb
 from riskband.answers.doors import TableError, Wanted
@@ -18,11 +19,14 @@ from riskband.answers.responses import WhoAnswered, check_contamination, check_n
 from riskband.bands.methods import resolve_level_method
 from riskband.bands.pilots import check_pilot_share
 from riskband.checks import check_budget, check_delta, check_fraction
-from riskband.cli.asked import DEFAULT_BUDGETS, Asked
 from riskband.functionals.functional import resolve, resolve_weight
 from riskband.functionals.weights import check_tail_level
 from riskband.worst_cases.requirements import Requirement
 
+if TYPE_CHECKING:
+    from riskband.report.asked import Asked
+
+asking = import_module("riskband.report.asked")  # by name: an import would make the house one floor higher
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 DEFAULT_PILOT_SHARE = 0.2
 
@@ -41,6 +45,8 @@ class Request:
     pilot_share: float = DEFAULT_PILOT_SHARE
     out: str | None = None
     json: bool = False
+    plot: str | None = None
+    plot_dispersion: str | None = None
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Request:
@@ -55,11 +61,13 @@ class Request:
         }
         if given["num_missing"] is not None:
             who["num_missing"] = given["num_missing"]
-        own: dict[str, Any] = {
-            name: given[name] for name in ("file", "framework", "noise", "tune", "pilot_share", "out", "json")
-        }
-        asked = Asked(**{each.name: given[each.name] for each in fields(Asked)})
-        return cls(wanted=wanted_of(options, options.num_examples), who=who, asked=asked, **own)
+        given["band"] = "two" if given["plot_dispersion"] else "lower" if given["plot"] else ""
+        asked = asking.Asked(
+            groups=given["group"] is not None,
+            **{each.name: given[each.name] for each in fields(asking.Asked) if each.name in given},
+        )
+        made = {"wanted": wanted_of(options, options.num_examples), "who": who, "asked": asked}
+        return cls(**{each.name: (given | made)[each.name] for each in fields(cls)})
 
     def risks(self) -> rb.ClientRisks:
         """Read the table; raises `TableError` with all that is wrong with it and with what is asked."""
@@ -96,13 +104,13 @@ class Request:
         is_counted = "num_missing" in self.who or self.wanted.drop_missing
         method_too = f"--tune makes the band, so it cannot be {asked.method!r} too; leave out one of the two"
         target, at = asked.target is not None, asked.at is not None
-        pilot, dispersion = self.pilot_share != DEFAULT_PILOT_SHARE, asked.plot_dispersion is not None
+        pilot, dispersion = self.pilot_share != DEFAULT_PILOT_SHARE, self.plot_dispersion is not None
         blind = self.who["missing"] == "worst" and not is_counted
         rules = [
             (tunes and asked.method != "berk_jones", method_too),
             (at and not target, "--at needs --target: it says which share of clients the target is for"),
             (
-                asked.budget != DEFAULT_BUDGETS and not has_ball,
+                asked.budget != asking.DEFAULT_BUDGETS and not has_ball,
                 "--budget needs --divergence: it is its size",
             ),
             (pilot and not tunes, "--pilot-share needs --tune: it is the share of the clients that tuning spends"),
@@ -117,10 +125,9 @@ class Request:
 
     def _wrong_outputs(self) -> list[str]:
         """What could not be written in the end, found before anything is computed."""
-        asked = self.asked
         problems = [] if self.out is None else _file_problems("--out", self.out)
-        problems += figure_problems("--plot", asked.plot) + figure_problems("--plot-dispersion", asked.plot_dispersion)
-        named = list(filter(None, [self.file, self.out, asked.plot, asked.plot_dispersion]))
+        problems += figure_problems("--plot", self.plot) + figure_problems("--plot-dispersion", self.plot_dispersion)
+        named = list(filter(None, [self.file, self.out, self.plot, self.plot_dispersion]))
         if len({Path(path).resolve() for path in named}) < len(named):
             files = "the table, --out, --plot and --plot-dispersion"
             problems.append(f"{files} must be different files; one would overwrite another")

@@ -71,7 +71,7 @@ def _lines_of(found: Findings, name: str) -> Iterator[str]:
         if why is not None:
             yield f"    where the bound is 1 it says nothing: {why}"
     else:
-        yield f"  {quantity}: a curve, in --plot and --out"
+        yield f"  {quantity}: a curve, see --plot and --out"
 
 
 def _kind_of_loss(risks: rb.ClientRisks, binary: bool | None) -> str:

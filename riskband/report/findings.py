@@ -7,26 +7,21 @@ of its sharpest certificate; a band says numbers only for what has no certificat
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from riskband.answers.risks import ClientRisks
 from riskband.bands.band import Band
 from riskband.certificate import CERTIFICATE, ESTIMATE, REFUTED, Certificate
-from riskband.groups.comparisons import group_certificate
-from riskband.groups.group_bands import group_bands
 from riskband.report.words import added, goal_in_words, num_clients_of, said_of_breakdown, said_once, together
-from riskband.verification import source_of, why_it_says_nothing
+from riskband.verification import COLLECTION_SCHEMA, source_of, why_it_says_nothing
 from riskband.wording import TRAINERS_ANSWERED, exactly
 from riskband.worst_cases.divergences import DIVERGENCES
 from riskband.worst_cases.requirements import Gate
 from riskband.worst_cases.reweighting import breakdown
 
-_MOST_GROUPS = 50
 MOST_FOR_A_BAND = 20_000  # clients; of more, only what is in the certificates is shown
 
 
@@ -109,6 +104,15 @@ class Findings:
             "says_nothing": dict(self.says_nothing),
             "unbounded": list(self.unbounded),
             "clients": list(self.names),
+        }
+
+    def to_document(self) -> dict[str, Any]:
+        """Return all of it as plain data: what `riskband certify --out` writes."""
+        return {
+            "schema": COLLECTION_SCHEMA,
+            "findings": self.to_dict(),
+            "certificates": {name: each.to_dict() for name, each in self.certificates.items()},
+            **({} if self.gate is None else {"gate": self.gate.to_dict()}),
         }
 
     @property
@@ -305,20 +309,6 @@ def _names(certificates: Iterable[Certificate], given: Sequence[str] | None) -> 
     size = num_clients_of(answers[0])
     known = (names for names in (given, *(each.get("names") for each in answers)) if names and len(names) == size)
     return tuple(next(known, ()))
-
-
-def has_groups(answers: ClientRisks) -> bool:
-    """Return whether the answers have groups that allow for a certificate of all of them."""
-    counts = Counter(filter(None, answers.groups or ()))
-    return 1 < len(counts) <= _MOST_GROUPS and min(counts.values()) > max(1, answers.contamination)
-
-
-def of_groups(answers: ClientRisks, *, delta: float) -> dict[str, Certificate]:
-    """Return the certificate of the groups' mean risks, by its name, if the answers have such groups."""
-    if answers.groups is None or not has_groups(answers):
-        return {}
-    bands = group_bands(answers, answers.groups, delta=delta)
-    return {"worst group": group_certificate(bands, "worst_group", "mean")}
 
 
 def _band(certificates: Mapping[str, Certificate]) -> Band | None:

@@ -230,7 +230,7 @@ PAGE = r"""<!doctype html>
 <p>The certificates are too large for this page. To compute them again: <code>riskband verify FILE.json</code> for each file it was made of.</p>
 {% endif %}
 {% if view.made_here and not view.is_public %}
-<p>Made for this page from the same answers{{ ', and left out of what it holds: <code>verify</code> makes them again and compares the text'|safe if holds == 'packed' }}: {{ view.made_here|join('; ') }}.</p>
+<p>Read off the band of these certificates for this page{{ ', and left out of what it holds: <code>verify</code> makes them again and compares the text'|safe if holds == 'packed' }}: {{ view.made_here|join('; ') }}.</p>
 {% endif %}
 <dl>
 <div><dt>Made by</dt><dd>riskband {{ version }}</dd></div>

@@ -15,11 +15,12 @@ import riskband as rb
 from riskband.answers.adversarial import AdversarialAnswers
 from riskband.answers.risks import ClientRisks
 from riskband.checks import check_delta, check_flag, check_installed, check_kind
-from riskband.report.findings import MOST_FOR_A_BAND, findings, has_groups, of_groups
+from riskband.report.asked import Asked, certified
+from riskband.report.findings import MOST_FOR_A_BAND, findings
 from riskband.report.markup import PAGE, SCRIPT, STYLE
-from riskband.report.view import TAILS, RunFacts, read_off, view_of
+from riskband.report.view import RunFacts, view_of
 from riskband.verification import COLLECTION_SCHEMA
-from riskband.worst_cases.requirements import Gate, certificates_of, numbers_behind, read_requirements, verdicts_on
+from riskband.worst_cases.requirements import Gate, read_requirements
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -160,9 +161,11 @@ def _given(
             raise ValueError("with answers, require must be requirements, got their Gate; give its requirements")
         if delta is None:
             raise ValueError("with answers, delta must be given: the probability that a bound fails; 0.05 is usual")
-        return _certified(
-            source.in_order_of_names(), delta, require
-        )  # in which certificates that bet on them hold them
+        required = tuple(read_requirements(require or ()))
+        wanted = "two" if source.num_clients <= MOST_FOR_A_BAND else ""
+        asked = Asked(check_delta(delta), mean=not required, require=required, band=wanted, groups=True)
+        found = certified(source, asked)
+        return dict(found.certificates), found.gate
     if delta is not None or not (isinstance(require, Gate) or not require):
         raise ValueError("delta and requirements are for answers; certificates have a delta, and take require=Gate")
     given = dict(source) if isinstance(source, Mapping) else {"certificate": source}
@@ -170,25 +173,6 @@ def _given(
     for each in given.values():
         check_kind("source", each, rb.Certificate, remedy=remedy)
     return given, require if isinstance(require, Gate) else None
-
-
-def _certified(
-    answers: ClientRisks, delta: float, require: str | Sequence[str]
-) -> tuple[dict[str, Certificate], Gate | None]:
-    """Certificates of answers that share delta equally: what is required or else the mean, a band, and the groups."""
-    asked = read_requirements(require or ())
-    names = numbers_behind(asked)
-    is_alone = answers.are_as_measured or not asked
-    has_band = not is_alone or answers.num_clients <= MOST_FOR_A_BAND
-    part = check_delta(delta) / (max(len(names), 1) * is_alone + has_band + has_groups(answers))
-    band = rb.band(answers, delta=part) if has_band else None
-    found = {} if asked else {"mean": rb.mean_bound(answers, delta=part)}
-    source = answers if is_alone or band is None else band
-    found |= certificates_of(source, names, delta=part if source is answers else None)
-    if band is not None:
-        found |= {name: read_off(band, name) for name in TAILS if name not in found}
-    found |= of_groups(answers, delta=part)
-    return found, verdicts_on(found, asked, delta=delta) if asked else None
 
 
 @cache

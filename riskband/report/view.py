@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from riskband.functionals.quantiles import cvar, quantile, survival
+from riskband.report.asked import TAILS, read_off
 from riskband.report.charts import Chart, Curve, thinned
 from riskband.report.findings import is_measured
 from riskband.report.shifts import cost_shift, divergence_shift
@@ -42,11 +42,17 @@ if TYPE_CHECKING:
 
     Certificates = Mapping[str, Certificate]
 
-TAILS = {
-    "quantile:0.5": "Half of the unseen clients have a risk of",
-    "quantile:0.9": "Nine in ten unseen clients have a risk of",
-    "cvar:0.9": "The mean risk of the worst-off tenth of unseen clients is",
-}
+_TAILS = dict(
+    zip(
+        TAILS,
+        (
+            "Half of the unseen clients have a risk of",
+            "Nine in ten unseen clients have a risk of",
+            "The mean risk of the worst-off tenth of unseen clients is",
+        ),
+        strict=True,
+    )
+)
 _HOLDS = {"groups": "with those of the same groups", "band": "with all of its band", "own": "by itself"}
 _MOST_CLIENTS_LISTED = 1_000
 
@@ -183,7 +189,7 @@ def _tails(found: Findings, threshold: float | None) -> tuple[tuple[Row, ...], d
     """
     rows: list[Row] = []
     made: dict[str, Certificate] = {}
-    wanted = dict(TAILS)
+    wanted = dict(_TAILS)
     if threshold is not None:
         wanted[f"share:{exactly(threshold)}"] = f"The share of unseen clients with a risk of {threshold:g} or more is"
     for name, words in wanted.items():
@@ -194,14 +200,6 @@ def _tails(found: Findings, threshold: float | None) -> tuple[tuple[Row, ...], d
             row = _row(each if each.kind != "quantile" else replace(each, lower=None))  # "nine in ten have at most"
             rows.append(row._replace(quantity=about_measured(words, is_measured(each))))
     return tuple(rows), made, set(wanted)
-
-
-def read_off(band: Band, name: str) -> Certificate:
-    """Return the bound on a quantile, tail mean or share, by its name, that is read off a band."""
-    kind, _, point = name.partition(":")
-    if kind == "share":
-        return survival(band, thresholds=float(point))
-    return (cvar if kind == "cvar" else quantile)(band, float(point))
 
 
 def _row(certificate: Certificate) -> Row:

@@ -118,8 +118,9 @@ def together(events: Sequence[tuple[str, float]], *, num_certificates: int, vali
     """Return how sure all that was found is, from how each event holds ("own", "band" or "groups") and its delta."""
     delta, parts = added(each for _, each in events), split(events)
     if validity != CERTIFICATE:
-        why = " would certify if these clients had no part in making the model" if answered_by == "trainers" else ""
-        return f"estimates: what {parts}{why}" if why else "estimates, which are not proved"
+        if answered_by != "trainers":
+            return "estimates, which are not proved"
+        return f"estimates of what would be certified if these clients had no part in making the model ({parts})"
     often = "; more often than every second time it may be false" if delta > 0.5 else ""
     what = "all of this holds together" if num_certificates > 1 else "this holds"
     return f"with probability at least {confidence(delta)} {what} ({parts}{often})"
@@ -147,8 +148,8 @@ def said_of_breakdown(goal: str, *, divergence: str, budget: float | None, beyon
     """Return up to which budget a goal is certified; `beyond` is the least budget known at which it is not, if any."""
     found, unit = "certified" if validity == CERTIFICATE else "estimated", resolve_divergence(divergence).title
     if budget is None:
-        until = "even without a shift" if beyond == 0.0 or beyond is None else f"within budget {exactly(beyond)}"
-        return f"In {unit} it is not {found}, not {until}, that {goal}."
+        least = f"within budget {exactly(beyond)} in {unit}, the least that was asked for" if beyond else ""
+        return f"It is not {found} that {goal}{f' {least}' if least else ', not even without a shift'}."
     said = f"Up to budget {down_to_digits(budget)} in {unit} it is {found} that {goal}"
     if beyond is None:
         return f"{said}; larger budgets were not asked for."

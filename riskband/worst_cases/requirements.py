@@ -467,7 +467,7 @@ def _shift(name: object, parameters: Sequence[str], *, example: str) -> tuple[FD
 
 
 def _any_network(divergence: FDivergence, budget: float) -> str:
-    return f"any network within {divergence.name} budget {exactly(budget)}"
+    return f"any network within budget {exactly(budget)} in {divergence.title}"
 
 
 def sizes_in_words(risks: ClientRisks) -> str:

@@ -161,7 +161,7 @@ def _direct_mean(
             *shared_assumptions(risks, needs_binary=True),
             *(excess_assumptions(risks) if f.name == "tv" else ()),
             *dict.fromkeys(line for each in methods for line in betting_assumptions(each, seed)),
-            *chosen_before(divergence=(f.name, None), budget=(in_short(budgets), None)),
+            *chosen_before(shift_in=(f.title, None), budget=(in_short(budgets), None)),
             _within(f),
         ),
         recipe=recipe("worst_case_mean", arguments, risks),

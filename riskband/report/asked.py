@@ -1,21 +1,19 @@
-"""What is asked of answers: certificates that share one delta, verdicts, and figures of them."""
+"""What is asked of answers, and the findings: certificates that share one delta, and verdicts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 import riskband as rb
 from riskband.certificate import USUAL_DELTA
 from riskband.functionals.functional import resolve
-from riskband.verification import COLLECTION_SCHEMA
+from riskband.report.findings import Findings, findings
 from riskband.wording import exactly
 from riskband.worst_cases.requirements import (
+    WORST_SHARE,
     Requirement,
     certificates_of,
     numbers_behind,
@@ -23,16 +21,17 @@ from riskband.worst_cases.requirements import (
     verdicts_on,
 )
 
-if TYPE_CHECKING:
-    from riskband.report.findings import Findings
-
 DEFAULT_BUDGETS = (0.05, 0.1, 0.2)
+TAILS = ("quantile:0.5", "quantile:0.9", "cvar:0.9")
+"""What is read off a band that is wanted for itself, unless it was asked for."""
+
 _UNASKED = ("mean", "quantile:0.9", "cvar:0.9")  # what is bounded where no number was asked for
+_MOST_GROUPS = 50
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of answers, by the names of the command's options."""
+    """What is asked of answers, by the names of the options of `riskband certify`."""
 
     delta: float = USUAL_DELTA  # of everything together
     mean: bool = False
@@ -40,7 +39,7 @@ class Asked:
     cvar: tuple[float, ...] = ()
     survival: tuple[float, ...] = ()
     measure: tuple[str, ...] = ()
-    require: tuple[str, ...] = ()
+    require: tuple[str | Requirement, ...] = ()
     divergence: tuple[str, ...] = ()
     budget: tuple[float, ...] = DEFAULT_BUDGETS
     target: float | None = None
@@ -50,8 +49,8 @@ class Asked:
     sides: str = "lower"
     at_once: bool = False
     seed: int | None = None
-    plot: str | None = None
-    plot_dispersion: str | None = None
+    band: str = ""  # sides of a band that is wanted for itself: it has a part of delta, too
+    groups: bool = False  # whether the groups of the clients have a part, if they allow for one
 
     @cached_property
     def requirements(self) -> list[Requirement]:
@@ -90,47 +89,45 @@ class Asked:
         return is_usual and not self.at_once
 
 
-def certified(risks: rb.ClientRisks, asked: Asked) -> Findings:
-    """Return certificates of what is asked: each number has an equal share of delta, and so has a band if there is one.
+def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
+    """Return what is found: each number has an equal share of delta, and so has a band if there is one.
 
-    A band is made for what is to hold at once, for what needs one (doubtful answers from both sides, a share of a
-    shifted network), and for a figure of it.
+    A band is made for what is to hold at once, for what needs one (doubtful answers from both sides, shares of a
+    shifted network), and where it is wanted for itself.
     """
-    risks = risks.in_order_of_names()  # in which certificates that bet on them hold them
+    risks = answers.in_order_of_names()  # in which certificates that bet on them hold them
     is_bet_on = asked.is_alone and risks.are_as_measured  # bets need every answer as it was given
-    both, above, budgets = asked.from_both_sides, asked.from_above, asked.budgets
-    has_pictures = bool(asked.plot or asked.plot_dispersion)
-    needs_band = not asked.is_alone or has_pictures or asked.at is not None or not (is_bet_on or not (both or budgets))
-    num_alone = len(above) * asked.is_alone + (len(both) + len(budgets)) * is_bet_on
-    # By name: an import would make the house one floor higher (tests/house.py).
-    report = import_module("riskband.report.findings")
-    part = asked.delta / (num_alone + needs_band + report.has_groups(risks))
-    has_both_sides = asked.sides == "two" or asked.plot_dispersion or (both and not is_bet_on)
-    band = _band(risks, asked, delta=part, sides="two" if has_both_sides else "lower") if needs_band else None
+    above, budgets, is_of_groups = asked.from_above, asked.budgets, asked.groups and _has_groups(risks)
+    off_band = [name for name in asked.from_both_sides if not is_bet_on or name.startswith(WORST_SHARE)]
+    bet_on = [name for name in asked.from_both_sides if name not in off_band]
+    is_needed = off_band or asked.band or not asked.is_alone or asked.at is not None or (budgets and not is_bet_on)
+    num_alone = len(above) * asked.is_alone + len(bet_on) + len(budgets) * is_bet_on + is_of_groups
+    part = asked.delta / (num_alone + bool(is_needed))
+    has_both_sides = "two" in (asked.sides, asked.band) or (off_band and not is_bet_on)
+    band = _band(risks, asked, delta=part, sides="two" if has_both_sides else "lower") if is_needed else None
     alone: dict[str, Any] = {"delta": part, "seed": asked.seed if risks.are_as_measured else None}
-    # Where there is no band, nothing needs one.
-    single = risks if asked.is_alone or band is None else band
-    source, terms = (risks, alone) if is_bet_on or band is None else (band, {})
-    found = {name: _above(name, single, **alone) for name in above}
-    found |= certificates_of(source, both, delta=terms.get("delta")) | report.of_groups(risks, delta=part)
+    found = {name: _above(name, risks if asked.is_alone or band is None else band, **alone) for name in above}
+    found |= certificates_of(risks, bet_on, delta=part)
     for divergence, sizes in budgets.items():
+        source, terms = (risks, alone) if is_bet_on or band is None else (band, {})
         mean = rb.worst_case_mean(source, divergence=divergence, budget=sizes, **terms)
         found[f"worst_mean:{divergence}"] = mean
-        if band is not None:
+    if band is not None:
+        found |= certificates_of(band, off_band, delta=None)
+        for divergence, sizes in budgets.items():
             found[f"worst_share:{divergence}"] = rb.worst_case_cdf(band, divergence=divergence, budget=sizes)
-    if band is not None and band.provenance()["band"] not in [each.recipe["band"] for each in found.values()]:
-        steps = np.unique([0.0, *np.nextafter(band.lower_points, 1.0), 1.0])  # a band that is drawn is in the file too
-        found["share"] = rb.survival(band, thresholds=steps)
-    gate = verdicts_on(found, asked.requirements, delta=asked.delta) if asked.require else None
-    made: Findings = report.findings(
+        found |= {name: _above(name, band, **alone) for name in TAILS if asked.band and name not in found}
+    if is_of_groups:
+        bands = rb.group_bands(risks, risks.groups or (), delta=part)
+        found["worst group"] = rb.group_certificate(bands, "worst_group", "mean")
+    return findings(
         found,
-        gate=gate,
+        gate=verdicts_on(found, asked.requirements, delta=asked.delta) if asked.requirements else None,
         limits=() if asked.target is None else [(asked.target, asked.at)],
-        unbounded=[name for name in both if name not in found],
+        unbounded=[name for name in asked.from_both_sides if name not in found],
         names=risks.names,
         band=band,
     )
-    return made
 
 
 def _above(name: str, source: rb.ClientRisks | rb.Band, *, delta: float, seed: int | None) -> rb.Certificate:
@@ -146,42 +143,17 @@ def _above(name: str, source: rb.ClientRisks | rb.Band, *, delta: float, seed: i
     return rb.survival(source, thresholds=float(point), delta=own)
 
 
+def read_off(band: rb.Band, name: str) -> rb.Certificate:
+    """Return the bound from above on the mean, a quantile, a tail mean or a share, by its name, off a band."""
+    return _above(name, band, delta=band.delta, seed=None)
+
+
+def _has_groups(risks: rb.ClientRisks) -> bool:
+    counts = Counter(filter(None, risks.groups or ()))
+    return 1 < len(counts) <= _MOST_GROUPS and min(counts.values()) > max(1, risks.contamination)
+
+
 def _band(risks: rb.ClientRisks, asked: Asked, *, delta: float, sides: str) -> rb.Band:
     # None is the default, which of very many clients constrains few ranks.
     method = None if asked.method == "berk_jones" else asked.method
     return rb.band(risks, delta=delta, method=method, local=asked.local, sides=sides)
-
-
-def document(found: Findings) -> dict[str, Any]:
-    """Return what --out and --json write: findings, certificates by name, and the verdicts if any were asked for."""
-    return {
-        "schema": COLLECTION_SCHEMA,
-        "findings": found.to_dict(),
-        "certificates": {name: certificate.to_dict() for name, certificate in found.certificates.items()},
-        **({} if found.gate is None else {"gate": found.gate.to_dict()}),
-    }
-
-
-def draw(found: Findings, asked: Asked, *, title: str, say: Callable[[str], None]) -> None:
-    """Write the figures that were asked for."""
-    band = found.band
-    if asked.plot and band is not None:
-        from riskband.plots.bands import band_figure, save_figure  # loads matplotlib
-
-        curve = next((each for each in found.certificates.values() if each.kind == "worst_share" and each.axes), None)
-        save_figure(band_figure(band, worst_case=curve, title=title), asked.plot)
-        only = f" (worst cases in {asked.divergence[0]} only)" if len(asked.divergence) > 1 else ""
-        say(f"figure: {asked.plot}{only}")
-    if asked.plot_dispersion and band is not None:
-        from riskband.plots.bands import save_figure
-        from riskband.plots.dispersion import dispersion_figure
-
-        names = [resolve(name, called="measure").name for name in asked.measure]
-        figure = dispersion_figure(
-            band,
-            measures=[found.certificates[name] for name in names if name in found.certificates],
-            lorenz=rb.lorenz_certificate(band),
-            title=title,
-        )
-        save_figure(figure, asked.plot_dispersion)
-        say(f"figure: {asked.plot_dispersion}")
