@@ -14,12 +14,10 @@ from torch import nn
 
 from protocol.models import model_arrays
 from protocol.questions import Candidate, LossQuery
-from riskband.answers.risks import ClientRisks
-from riskband.bands.band import Band
 from riskband.certificate import CERTIFICATE
 from riskband.search import Bracket
 from riskband.wording import down_to_digits
-from riskband.worst_cases.requirements import Gate, require
+from riskband.worst_cases.requirements import Gate, read_requirements, verdicts_on
 from server.checks.unseen import Check, Unseen, unseen_clients
 from server.report.cells import certificate_table, loss_in_words
 from server.sections import Rule, Section
@@ -111,24 +109,10 @@ class Study(ABC):
         """Return networks at a known distance, if it has any; `show` takes the name of that stage."""
         return ()
 
-    def band(self, config: RunConfig, conclusion: Any) -> Band:
-        """Return a band of the answers with both sides."""
-        band: Band = conclusion.band
-        return band
-
     def gate(self, config: RunConfig, conclusion: Any) -> Gate | None:
-        """Return the verdicts on what the run requires; None if it requires nothing.
-
-        Each number is bounded by itself where that is possible, or else all are read off one band.
-        """
-        asked = config.question
-        if not asked.require:
-            return None
-        band = self.band(config, conclusion)
-        answers = band.answers
-        if isinstance(answers, ClientRisks) and answers.are_as_measured and asked.local == "marginal":
-            return require(answers, asked.require, delta=asked.delta)
-        return require(band, asked.require)
+        """Return the verdicts on what the run requires; None if it requires nothing."""
+        asked = read_requirements(config.question.require)
+        return verdicts_on(conclusion.required, asked, delta=config.question.delta) if asked else None
 
     @abstractmethod
     def sections(self, evaluation: Evaluation) -> dict[str, Any]:

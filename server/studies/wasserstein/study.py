@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from rich.table import Table
 
-import riskband as rb
 from protocol.questions import AdversarialAnswer, AdversarialQuery
 from riskband.adversaries.answers import attack_words, without_gradient
 from riskband.adversaries.names import REPRESENTATION, Smoothing, input_adversary
@@ -65,10 +64,6 @@ class WassersteinStudy(Study):
             breakdown_target=config.question.breakdown_target,
             **asking,
         )
-
-    def band(self, config: RunConfig, conclusion: Any) -> rb.Band:
-        """Return a band of the risks without movement."""
-        return rb.band(conclusion.risks, delta=config.question.delta)
 
     def unseen(self, config: RunConfig, tested: UnderTest, conclusion: Any) -> Unseen | None:
         """Return the exact risks of the unseen clients, with their exact curves where those are known."""
