@@ -102,6 +102,13 @@ def test_what_cannot_be_read_is_refused_with_what_to_do(tmp_path, capsys, kind):
     assert rule in said.err
 
 
+def test_labels_of_rows_that_parquet_keeps_are_a_column(tmp_path, capsys):
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "table.parquet"
+    path.write_bytes(FRAME.set_index("hospital").to_parquet())
+    assert rb.ClientRisks(**certified(path, capsys)["recipe"]["answers"]) == IN_ORDER
+
+
 def test_sheets_are_read_alone_and_their_rows_are_counted_as_excel_does(tmp_path, capsys):
     pytest.importorskip("openpyxl")
     path = tmp_path / "book.xlsx"
@@ -198,7 +205,8 @@ def test_ids_that_pandas_made_floats_name_clients_too(tmp_path, capsys):
     path.write_text(twice.to_csv(index=False))
     assert main(["certify", str(path), "--num-examples", "n"]) == 2
     assert "column 'ward_no' must not have a value twice" in capsys.readouterr().err
-    other = FRAME[["loss", "n"]].assign(is_large=[0.0, 1.0] * 20, brier=np.round(LOSSES, 1))
+    counted, far = [3.0, 4.0] * 20, [np.inf, 2.5] * 20
+    other = FRAME[["loss", "n"]].assign(is_large=[0.0, 1.0] * 20, brier=np.round(LOSSES, 1), num_wrong=counted, x=far)
     assert rb.ClientRisks.from_frame(other, loss="loss", num_examples="n").num_clients == NUM
 
 

@@ -73,16 +73,14 @@ def table_of_metric_frame(frame: Any, *, group: str | None) -> tuple[Any, str]:
 def numbers(name: str, values: AnyArray, *, remedy: str = _LEAVE_OUT) -> npt.NDArray[np.float64]:
     """Return a column as floats; raises ValueError with the first row where there is no number, or none at all."""
     refuse_missing(name, values, remedy=remedy)
-    if values.dtype.kind in "iuf":
-        return values.astype(np.float64)
-    wrong = [(row, each) for row, each in enumerate(values.tolist()) if not _is_number(each)]
+    found, wrong = numbers_or_nan(values)
     if wrong:
-        row, value = wrong[0]
+        row, value = next(iter(wrong.items()))
         raise ValueError(
             f"{name} must hold numbers, got {value!r:.40} in row {row} (from 0) and no number in {len(wrong)} of "
             f"{values.size} rows; turn text into numbers, and truth values of right answers into errors"
         )
-    return values.astype(np.float64)
+    return found
 
 
 def numbers_or_nan(values: AnyArray) -> tuple[npt.NDArray[np.float64], dict[int, object]]:
@@ -146,7 +144,7 @@ def all_columns(frame: Any) -> Iterator[tuple[str, AnyArray]]:
 
 def has_fractions(values: AnyArray) -> bool:
     """Whether a column holds numbers that are not whole."""
-    return values.dtype.kind == "c" or (values.dtype.kind == "f" and bool(np.any(np.mod(values, 1.0) > 0.0)))
+    return values.dtype.kind == "c" or (values.dtype.kind == "f" and bool(np.any(values[np.isfinite(values)] % 1.0)))
 
 
 def labels_or_none(values: AnyArray) -> tuple[str | None, ...]:

@@ -23,7 +23,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
 _METRIC = re.compile(
     r"(metric|measure|score|criterion)([ _-]?name)?", re.IGNORECASE
 )  # column that says what a number is
-MOST_NAMED = 10
+_MOST_NAMED = 10
 _MOST_WORDS = 3  # of one term, as Keras's mean_io_u has and CamelCase may
 
 
@@ -75,5 +75,9 @@ def warn_of_empty(clients: Sequence[str], *, stacklevel: int) -> None:
     """Warn of clients, if there are any, that had no examples: they measured nothing, and count as missing."""
     if clients:
         rule = "client has 0 examples and counts" if len(clients) == 1 else "clients have 0 examples and count"
-        named = ", ".join([*clients[:MOST_NAMED], *(["..."] if len(clients) > MOST_NAMED else [])])
-        warnings.warn(f"{len(clients)} {rule} as missing: {named}", stacklevel=stacklevel + 1)
+        warnings.warn(f"{len(clients)} {rule} as missing: {first_of(clients)}", stacklevel=stacklevel + 1)
+
+
+def first_of(clients: Sequence[str]) -> str:
+    """Name clients, but of many only the first."""
+    return ", ".join([*clients[:_MOST_NAMED], *(["..."] if len(clients) > _MOST_NAMED else [])])

@@ -96,7 +96,7 @@ def row_problem(
     if is_named:
         return ""
     for name, values in labels.items():
-        is_count = _COUNT.fullmatch(_plain(name)) and all(each.isdecimal() for each in values)
+        is_count = _COUNT.fullmatch(_plain(name)) and all(map(_is_number, filter(None, values)))
         if not is_count and _differ(values) and (twice := _twice(values, place)):
             return f"column {name!r} must not have a value twice if it names clients, got {twice}; {remedy}"
     return ""
@@ -126,14 +126,13 @@ def _plain(name: str) -> str:
 
 def _is_label(values: Collection[str]) -> bool:
     """Whether a column holds text or whole numbers, by which a client may be named; pandas may have made them 7.0."""
-    written = [float(each) for each in values if _is_float(each)]
+    written = [float(each) for each in values if _is_number(each) and not each.lstrip("+-").isdecimal()]
     return not written or (all(map(float.is_integer, written)) and max(written) >= _SOME_ID)
 
 
-def _is_float(text: str) -> bool:
-    """Whether a text is a number that is not written as a whole one: 0.5, but also 1.0."""
+def _is_number(text: str) -> bool:
     try:
-        return math.isfinite(float(text)) and not text.lstrip("+-").isdecimal()
+        return math.isfinite(float(text))
     except ValueError:
         return False
 

@@ -88,6 +88,7 @@ def _excel_table(name: str, content: bytes) -> Table:
 
 def _of_pandas(frame: Any, place: Callable[[int], str], *, first: int) -> Table:
     """A frame without rows that hold nothing; its rows are counted as its file shows them."""
+    frame = frame.reset_index() if any(frame.index.names) else frame
     frame = frame.rename(columns=lambda name: str(name).strip()).dropna(how="all")
     rows = frame.index.tolist() if frame.index.dtype.kind == "i" else range(len(frame))
     return Table(frame, lambda row: place(rows[row] + first))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 import numpy as np
 
 from riskband.answers.counts import share_problem
-from riskband.answers.metrics import MOST_NAMED, metric_problem, warn_of_empty
+from riskband.answers.metrics import first_of, metric_problem, warn_of_empty
 from riskband.answers.responses import ANSWERED_BY, WhoAnswered, check_contamination
 from riskband.answers.risks import ClientRisks, risks_of_accuracies
 from riskband.answers.rows import answer_problem
@@ -295,10 +295,9 @@ class KeepRisks:
                 missing = {node: failed.get(node, "no reply") for node in silent}
                 self._rounds[-1] = replace(self._rounds[-1], missing=missing)
                 if missing:
-                    why = ", ".join(f"{node} ({text})" for node, text in list(missing.items())[:MOST_NAMED])
-                    more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
                     rule = f"{len(missing)} of {len(asked)} clients that were asked count as missing"
-                    warnings.warn(f"{rule}: {why}{more}", stacklevel=2)
+                    named = first_of([f"{node} ({why})" for node, why in missing.items()])
+                    warnings.warn(f"{rule}: {named}", stacklevel=2)
             try:
                 return aggregate(server_round, replies, *failures)
             finally:

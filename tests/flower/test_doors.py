@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.common import Code, EvaluateRes, FitRes, Status, ndarrays_to_parameters
 from flwr.server import Server, ServerConfig, SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
@@ -13,6 +14,7 @@ from flwr.serverapp.strategy import FedAvg as NewFedAvg
 
 import riskband as rb
 from riskband.flower import KeepRisks
+from riskband.flower.testing import InProcessGrid, node_unavailable
 
 SIZES = [20 + k for k in range(8)]
 ACCURACIES = [1 - (5 * k % 9) / SIZES[k] for k in range(8)]
@@ -89,6 +91,26 @@ def test_an_average_of_ones_own_is_made_of_the_same_pairs():
     ours = run(legacy(KeepRisks(accuracy="accuracy", aggregate=weighted))).metrics_distributed
     (_, last), (_, known) = ours["accuracy"][-1], plain["accuracy"][-1]
     assert last == pytest.approx(known, abs=1e-12)
+
+
+def test_a_node_that_is_gone_is_missing_though_another_one_says_so():
+    app = ClientApp()
+
+    @app.evaluate()
+    def evaluate(message, context):
+        return Message(records([0.9 - context.node_config["partition-id"] / 100], [100])[0], reply_to=message)
+
+    grid = InProcessGrid(app, num_clients=8, behaviours={0: node_unavailable, 5: lambda message, answer: []}, seed=1)
+    nodes = list(grid.get_node_ids())
+    kept = KeepRisks(accuracy="acc")
+    strategy = kept.watch(NewFedAvg(fraction_train=0.0, min_available_nodes=8, evaluate_metrics_aggr_fn=kept))
+    with pytest.warns(UserWarning, match="2 of 8 clients that were asked count as missing"):
+        strategy.start(grid, ArrayRecord(), num_rounds=1, timeout=0.3)
+    (last,) = kept.rounds
+    assert last.missing[str(nodes[5])] == "no reply"
+    assert "unavailable" in last.missing[str(nodes[0])].lower()
+    assert set(last.names) == {str(node) for k, node in enumerate(nodes) if k not in (0, 5)}
+    assert kept.risks(answered_by="fresh").num_missing == 2
 
 
 def test_another_taker_of_metrics_is_refused():
