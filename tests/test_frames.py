@@ -231,6 +231,17 @@ def test_clients_without_examples_are_missing_by_name(of_nothing, made):
         rb.ClientRisks.from_frame({"loss": [0.1, 0.2, 0.3], "n": [10, 20, 30, 0]}, loss="loss", num_examples="n")
 
 
+def test_masked_values_are_missing():
+    hidden = np.ma.masked_array([0.1, 0.7, 0.3], mask=[False, True, False])
+    frame = {"loss": hidden, "n": np.array([10, 20, 30])}
+    with pytest.raises(ValueError, match="column 'loss' must have a value in every row, got none in row 1"):
+        rb.ClientRisks.from_frame(frame, loss="loss", num_examples="n")
+    found = rb.ClientRisks.from_frame(frame, loss="loss", num_examples="n", drop_missing=True)
+    assert found == rb.ClientRisks([0.1, 0.3], [10, 30], num_missing=1)
+    with pytest.raises(ValueError, match="losses must have a value in every row"):
+        rb.ClientRisks.from_examples(clients=["a", "a", "b"], losses=hidden)
+
+
 def test_the_users_frame_stays_as_it_is():
     frame = {"loss": np.array([0.1, 0.7, 0.3]), "n": np.array([10, 0, 30])}
     with pytest.warns(UserWarning, match="0 examples"):

@@ -152,7 +152,7 @@ def test_the_column_of_clients_names_each_once(refused, client, names, rule):
 def test_a_column_of_clients_is_another_one_of_a_table(tmp_path, capsys):
     for wrong in ("loss", "n"):
         assert by_command(tmp_path, ONCE, "--client", wrong) == 2
-        assert f"beside those of the losses and their numbers, got '{wrong}'" in capsys.readouterr().err
+        assert f"beside those of the losses and their numbers, got {wrong};" in capsys.readouterr().err
     assert by_command(tmp_path, ONCE, "--client", "ward") == 2
     assert "must have a column 'ward', got the columns loss, n; name one" in capsys.readouterr().err
     assert by_command(tmp_path, ONCE, "--client", "site", "--from", "nvflare") == 2

@@ -185,8 +185,8 @@ def test_accuracies_are_those_of_a_frame_and_of_the_losses(tmp_path, capsys, fla
         ({"loss": "loss", "accuracy": "loss"}, "name one column, with losses or with accuracies"),
         ({"loss": "loss", "percent": True}, "percent=True is for accuracies; divide others by 100"),
         ({"accuracy": "loss", "noise": "laplace:1"}, "noise= needs losses, not accuracies"),
-        ({"loss": "loss", "client": "n"}, "beside those of the losses and their numbers, got 'n' and None"),
-        ({"loss": "loss", "client": "ward", "group": "ward"}, "got 'ward' and 'ward'; name others"),
+        ({"loss": "loss", "client": "n"}, "beside those of the losses and their numbers, got n;"),
+        ({"loss": "loss", "client": "ward", "group": "ward"}, "got ward and ward; name others"),
     ],
 )
 def test_what_contradicts_itself_is_refused_at_the_frame(settings, rule):

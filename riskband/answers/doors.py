@@ -18,7 +18,7 @@ from riskband.answers.counts import share_problem
 from riskband.answers.frames import AnyArray
 from riskband.answers.metrics import metric_problem, score_said, warn_of_empty
 from riskband.answers.rows import is_of_clients, is_telling, row_problem
-from riskband.checks import MAX_EXAMPLES, FloatArray, IntArray, clip_rounding
+from riskband.checks import MAX_EXAMPLES, FloatArray, clip_rounding
 from riskband.wording import in_full
 
 MAX_LISTED = 5
@@ -67,36 +67,24 @@ class Wanted:
 
     def problems(self, door: Door, *, is_noisy: bool) -> list[str]:
         """What is wrong with it, whatever the table."""
-        named = (self.column, self.num_examples)
-        labels = {each for each in (self.client, self.group) if each in named}
+        labels = [each for each in (self.client, self.group) if each is not None]
+        used = [self.column, self.num_examples, *labels]
+        another = "clients and groups must be named by columns beside those of the losses and their numbers, got"
         rules = [
             ((self.loss is None) == (self.accuracy is None), "name one column, with losses or with accuracies"),
             (self.percent and self.accuracy is None, f"{door.percent} is for accuracies; divide others by 100"),
             (is_noisy and self.accuracy is not None, f"{door.noise} needs losses, not accuracies: 1 - accuracy"),
-            (
-                bool(labels) or (self.client is not None and self.client == self.group),
-                "clients and groups must be named by columns beside those of the losses and their numbers, got "
-                f"{self.client!r} and {self.group!r}; name others, or leave them out",
-            ),
+            (any(used.count(each) > 1 for each in labels), f"{another} {' and '.join(labels)}; name others"),
         ]
         found = [text for is_wrong, text in rules if is_wrong]
         return found + list(filter(None, [metric_problem(self.column, binary=self.binary, word=door.binary)]))
 
 
-class Columns(NamedTuple):
-    """What was read: losses or accuracies in [0, 1], but for noise, and what goes with them, a row a client."""
+def read_columns(frame: Any, wanted: Wanted, door: Door, *, is_noisy: bool, contamination: int) -> dict[str, Any]:
+    """Read what is wanted of a frame, as arguments of `ClientRisks`; raises `TableError`, with every problem found.
 
-    values: FloatArray
-    num_examples: IntArray
-    names: tuple[str, ...] | None
-    groups: tuple[str | None, ...] | None
-    num_missing: int
-
-
-def read_columns(frame: Any, wanted: Wanted, door: Door, *, is_noisy: bool, contamination: int) -> Columns:
-    """Read what is wanted of a frame; raises `TableError`, with every problem found.
-
-    Clients with 0 examples are missing, and a `UserWarning` names them; so are those without a loss, if that was said.
+    The values are losses, or accuracies in [0, 1]; `num_missing` counts the rows that were left out. Clients with 0
+    examples are missing, and a `UserWarning` names them; so are those without a loss, if that was said.
     """
     problems = wanted.problems(door, is_noisy=is_noisy)
     size, columns = wanted.num_examples, {}
@@ -109,8 +97,8 @@ def read_columns(frame: Any, wanted: Wanted, door: Door, *, is_noisy: bool, cont
     if problems:
         raise TableError(problems)
     others = _labels(frame, wanted)
-    problems += filter(None, [row_problem(others, door.place, client=wanted.client, flag=door.client)])
-    problems += filter(None, [score_said(others)])
+    said = row_problem(others, door.place, client=wanted.client, flag=door.client), score_said(others)
+    problems += filter(None, said)
     values = _numbers(wanted.column, columns[wanted.column], door, problems)
     sizes = _numbers(size, columns[size], door, problems) if isinstance(size, str) else np.full(values.shape, size)
     is_kept = sizes != 0.0 if isinstance(size, str) else np.ones(values.shape, dtype=bool)
@@ -126,8 +114,8 @@ def read_columns(frame: Any, wanted: Wanted, door: Door, *, is_noisy: bool, cont
     if isinstance(size, str):
         remedy = "count the examples behind each mean"
         problems += _missing(size, sizes, rows, door, remedy)
-        found = {row: f"{sizes[row]:g}" for row in rows if not (np.isnan(sizes[row]) or _is_size(sizes[row]))}
-        problems += _listed(f"numbers of examples in column {size!r} must be {_WHOLE_NUMBERS}", found, door, remedy)
+        odd = {row: f"{sizes[row]:g}" for row in rows if not (np.isnan(sizes[row]) or _is_size(sizes[row]))}
+        problems += _listed(f"numbers of examples in column {size!r} must be {_WHOLE_NUMBERS}", odd, door, remedy)
     elif not _is_size(size):
         problems.append(f"examples behind each mean must be {_WHOLE_NUMBERS}, or a column, got {size}")
     if problems:
@@ -139,10 +127,13 @@ def read_columns(frame: Any, wanted: Wanted, door: Door, *, is_noisy: bool, cont
         problem = share_problem(values, sizes, contamination=contamination, places=places, word=door.binary)
         if problem and wanted.binary is not False:
             raise TableError([problem])
-    names = None if wanted.client is None else tuple(known[row] for row in rows)
-    found_groups = None if wanted.group is None else frames.labels_or_none(columns[wanted.group][is_kept])
-    groups = None if found_groups is None else tuple((each or "").strip() or None for each in found_groups)
-    return Columns(values, sizes, names, groups, is_kept.size - len(rows))
+    found = {"values": values, "num_examples": sizes, "num_missing": is_kept.size - len(rows)}
+    if wanted.client is not None:
+        found["names"] = [known[row] for row in rows]
+    if wanted.group is not None:
+        groups = frames.labels_or_none(columns[wanted.group][is_kept])
+        found["groups"] = [(each or "").strip() or None for each in groups]
+    return found
 
 
 def _labels(frame: Any, wanted: Wanted) -> dict[str, list[str]]:

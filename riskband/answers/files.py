@@ -17,14 +17,7 @@ from riskband.answers.risks import ClientRisks, risks_of_table
 from riskband.answers.tables import Table, read_table
 
 _NAMES = "client"  # the column that has the names of the clients in what frameworks write
-COMMAND = Door(
-    client="--client ",
-    binary="--not-binary",
-    drop="--drop-missing",
-    accuracy="--accuracy",
-    percent="--percent",
-    noise="--noise",
-)
+COMMAND = Door("", str, "--client ", "--not-binary", "--drop-missing", "--accuracy", "--percent", "--noise")
 
 
 def read_risks(

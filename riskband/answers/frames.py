@@ -14,14 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 _NOTHING = ("NAType", "NaTType")  # what pandas writes for a missing value besides None and NaN
-_LEAVE_OUT = "leave rows without an answer out, and say how many clients gave none with num_missing"
 AnyArray = npt.NDArray[Any]
 
 
 def column(frame: Any, name: str, *, called: str = "the frame") -> AnyArray:
     """Return a column of a frame, shape (num_rows,); raises ValueError if there is not one of that name."""
     try:
-        values = np.asarray(frame[name])
+        values = as_array(frame[name])
     except Exception as error:
         is_of_polars = "ColumnNotFound" in type(error).__name__  # polars derives its own errors from Exception alone
         if not (is_of_polars or isinstance(error, (LookupError, ValueError, TypeError, AttributeError))):
@@ -33,6 +32,13 @@ def column(frame: Any, name: str, *, called: str = "the frame") -> AnyArray:
     if values.ndim != 1:
         raise ValueError(f"column {name!r} must be there once and hold one value a row, got shape {values.shape}")
     return values
+
+
+def as_array(values: Any) -> AnyArray:
+    """Return values as an array, None where they are masked."""
+    array = np.asanyarray(values)
+    masked = isinstance(array, np.ma.MaskedArray)
+    return np.array(array.tolist(), dtype=object) if masked else np.asarray(array)
 
 
 def _names_of(frame: Any) -> list[Any] | None:
@@ -70,7 +76,7 @@ def table_of_metric_frame(frame: Any, *, group: str | None) -> tuple[Any, str]:
     return table.reset_index(), str(clients[0])
 
 
-def numbers(name: str, values: AnyArray, *, remedy: str = _LEAVE_OUT) -> npt.NDArray[np.float64]:
+def numbers(name: str, values: AnyArray, *, remedy: str) -> npt.NDArray[np.float64]:
     """Return a column as floats; raises ValueError with the first row where there is no number, or none at all."""
     refuse_missing(name, values, remedy=remedy)
     found, wrong = numbers_or_nan(values)
@@ -86,8 +92,8 @@ def numbers(name: str, values: AnyArray, *, remedy: str = _LEAVE_OUT) -> npt.NDA
 def numbers_or_nan(values: AnyArray) -> tuple[npt.NDArray[np.float64], dict[int, object]]:
     """A column as floats, NaN where a value is missing; and by row what is no number, in whose place NaN stands too."""
     if values.dtype.kind in "iuf":
-        return np.ma.filled(values.astype(np.float64), np.nan), {}
-    cells = [None if each is np.ma.masked or _is_missing(each) else each for each in values.tolist()]
+        return values.astype(np.float64), {}
+    cells = [None if _is_missing(each) else each for each in values.tolist()]
     wrong = {row: each for row, each in enumerate(cells) if each is not None and not _is_number(each)}
     return np.array([np.nan if each is None or row in wrong else float(each) for row, each in enumerate(cells)]), wrong
 
@@ -96,13 +102,11 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
 
 
-def refuse_missing(name: str, values: AnyArray, *, remedy: str = _LEAVE_OUT) -> None:
+def refuse_missing(name: str, values: AnyArray, *, remedy: str) -> None:
     """Raise ValueError if a value of a column is missing: None, NaN, or what a package of frames writes for it."""
-    if isinstance(values, np.ma.MaskedArray):
-        missing = np.flatnonzero(np.ma.getmaskarray(values))
-    elif values.dtype.kind in "iubSU":  # what is never missing
+    if values.dtype.kind in "iubSU":  # what is never missing
         return
-    elif values.dtype.kind == "f":
+    if values.dtype.kind == "f":
         missing = np.flatnonzero(np.isnan(values))
     else:
         missing = np.array([row for row, each in enumerate(values.tolist()) if _is_missing(each)], dtype=np.int64)

@@ -263,7 +263,7 @@ class ClientRisks(Answers):
         """
         frames.refuse_other_order(clients=clients, losses=losses, correct=correct)
         checked, is_binary = _losses_of_examples(losses, correct, binary)
-        owners = np.asarray(clients)
+        owners = frames.as_array(clients)
         if owners.shape != checked.shape or not owners.size:
             raise ValueError(
                 f"clients must name one for each of the {checked.size} examples, and there must be some, got shape "
@@ -380,21 +380,19 @@ def risks_of_table(
     """Return the answers in a table with one row per client; raises `TableError` as `from_frame` ValueError."""
     contamination = check_contamination(who.get("contamination", 0))
     found = read_columns(frame, wanted, door, is_noisy=noise is not None, contamination=contamination)
-    who |= {"noise": noise, "names": found.names, "groups": found.groups}
-    who["num_missing"] = check_num_missing(num_missing) + found.num_missing
+    found["num_missing"] += check_num_missing(num_missing)
     of = ClientRisks if wanted.accuracy is None else risks_of_accuracies
-    answers = of(found.values, found.num_examples, wanted.binary, **who)
-    doubt = found.names is None and answer_problem(answers.values, answers.num_examples, flag=door.client)
-    if doubt:
+    answers = of(**found, binary=wanted.binary, noise=noise, **who)
+    if answers.names is None and (doubt := answer_problem(answers.values, answers.num_examples, flag=door.client)):
         raise TableError([doubt])
     return answers
 
 
 def risks_of_accuracies(
-    accuracies: FloatArray, num_examples: npt.ArrayLike, binary: bool | None, **who: Any
+    values: FloatArray, num_examples: npt.ArrayLike, binary: bool | None, **who: Any
 ) -> ClientRisks:
     """Return answers of losses 1 - accuracy; counts are recognised before, as 1 - accuracy has other digits."""
-    answers = ClientRisks(accuracies, num_examples, binary, **who)
+    answers = ClientRisks(values, num_examples, binary, **who)
     return ClientRisks(1.0 - answers.values, answers.num_examples, answers.binary, **who)
 
 
@@ -404,14 +402,14 @@ def _losses_of_examples(losses: object, correct: object, binary: bool | None) ->
         given = "neither" if losses is None else "both"
         raise ValueError(f"give either losses or correct, got {given}; correct says which examples were right")
     if losses is None:
-        right = np.asarray(correct)
+        right = frames.as_array(correct)
         frames.refuse_missing("correct", right, remedy=_WITHOUT_LOSS)
         if right.ndim != 1 or not (right.dtype.kind == "b" or all(each in (0, 1) for each in right.tolist())):
             raise ValueError(f"correct must be True or False for each example, got {correct!r:.80}; or give losses")
         if binary is False:
             raise ValueError("correct makes the loss binary, got binary=False; leave binary out")
         return 1.0 - right.astype(np.float64), True
-    values = np.asarray(losses)
+    values = frames.as_array(losses)
     if values.dtype.kind == "b":
         raise ValueError("losses must be numbers, got truth values; say correct=… where True is a right answer")
     checked = clip_rounding(frames.numbers("losses", values, remedy=_WITHOUT_LOSS))

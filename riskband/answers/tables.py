@@ -101,9 +101,8 @@ def _text(name: str, content: bytes) -> str:
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         remedy = f"save it as CSV UTF-8, or run: iconv -f WINDOWS-1252 -t UTF-8 {name} > new.csv"
-        raise TableError(
-            [f"{name} must be text in UTF-8, got Latin-1 or another code in line {line}; {remedy}"]
-        ) from error
+        problem = f"{name} must be text in UTF-8, got Latin-1 or another code in line {line}; {remedy}"
+        raise TableError([problem]) from error
     if "\0" in text:
         raise TableError([f"{name} must be text in UTF-8, got zero bytes, as in UTF-16; save it as CSV UTF-8"])
     return text

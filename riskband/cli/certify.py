@@ -54,14 +54,8 @@ def run(options: argparse.Namespace) -> int:
         if request.out:
             Path(request.out).write_text(text + "\n", encoding="utf-8")
             say(f"\ncertificates: {request.out} (check them with: riskband verify {request.out})")
-    draw(
-        found,
-        plot=request.plot,
-        plot_dispersion=request.plot_dispersion,
-        measures=asked.measure,
-        title=Path(request.file).name,
-        say=say,
-    )
+    drawn = partial(draw, found, measures=asked.measure, title=Path(request.file).name, say=say)
+    drawn(plot=request.plot, plot_dispersion=request.plot_dispersion)
     return 0 if found.gate is None else found.gate.exit_status
 
 

@@ -54,18 +54,11 @@ class Request:
         given: dict[str, Any] = {
             name: tuple(each) if isinstance(each, list) else each for name, each in vars(options).items()
         }
-        who: WhoAnswered = {
-            "missing": given["missing"],
-            "contamination": given["contamination"],
-            "answered_by": given["answered_by"] or ("trainers" if given["framework"] else "fresh"),
-        }
-        if given["num_missing"] is not None:
-            who["num_missing"] = given["num_missing"]
-        given["band"] = "two" if given["plot_dispersion"] else "lower" if given["plot"] else ""
-        asked = asking.Asked(
-            groups=given["group"] is not None,
-            **{each.name: given[each.name] for each in fields(asking.Asked) if each.name in given},
-        )
+        said = {each: given[each] for each in WhoAnswered.__annotations__ if given[each] is not None}
+        who = {"answered_by": "trainers" if given["framework"] else "fresh"} | said
+        band = "two" if given["plot_dispersion"] else "lower" if given["plot"] else ""
+        given |= {"band": band, "groups": given["group"] is not None}
+        asked = asking.Asked(**{each.name: given[each.name] for each in fields(asking.Asked)})
         made = {"wanted": wanted_of(options, options.num_examples), "who": who, "asked": asked}
         return cls(**{each.name: (given | made)[each.name] for each in fields(cls)})
 

@@ -336,13 +336,12 @@ class KeepRisks:
         values = [self._value(clients[k]) for k in measured]
         if not names and (doubt := answer_problem(np.array(values), counts, flag="name=")):
             raise ValueError(doubt)
-        groups = _texts(clients, self._group)
         return replace(
             current,
             values=tuple(values),
             num_examples=tuple(counts.tolist()),
             names=tuple(names[k] for k in measured) if names else (),
-            groups=tuple(groups[k] for k in measured) if groups else (),
+            groups=_texts([clients[k] for k in measured], self._group),
             missing={**current.missing, **dict.fromkeys(empty, "0 examples")},
         )
 

@@ -104,7 +104,8 @@ def draw_band(
 
 def draw_group_bands(axes: Axes, bands: GroupBands) -> None:
     """Draw the band of each group in a colour of its own, without the legend."""
-    right = end_of_axis(*(float(each.risks.shown_values.max()) for each in bands.bands.values()))
+    seen = [points for each in bands.bands.values() for points in (each.risks.shown_values, each.lower_points)]
+    right = end_of_axis(*(float(np.max(points, initial=0.0)) for points in seen))
     for number, (name, band) in enumerate(bands.bands.items()):
         steps, color = band.steps, f"C{number % 10}"
         sides = [steps[side] for side in ("lower", "upper") if side in steps]
