@@ -168,6 +168,11 @@ class Certificate(Drawn):
         return self.name.partition(":")[0]
 
     @property
+    def is_published(self) -> bool:
+        """Whether it is a formula of [RE] as it was published, to compare with."""
+        return self.method.startswith("[RE]")
+
+    @property
     def event(self) -> str:
         """What it shares its probability of error with: all of its "band", all "groups", or nothing: its "own"."""
         if "groups" in self.recipe:

@@ -13,7 +13,7 @@ from riskband.answers.adversarial import AdversarialAnswers
 from riskband.answers.histogram import HistogramLimits, HistogramRisks
 from riskband.answers.joint import JointRisks
 from riskband.answers.risks import ClientRisks
-from riskband.bands.band import Band, band
+from riskband.bands.band import band
 from riskband.bands.joint import joint_band, joint_cdf
 from riskband.certificate import Certificate
 from riskband.functionals.dispersion import dispersion_certificate, lorenz_certificate
@@ -102,17 +102,6 @@ def source_of(certificate: Certificate) -> Any:
         return _source(certificate.recipe)
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError) as error:
         raise ValueError(f"the recipe of the certificate cannot be followed ({error!r}); is the file whole?") from error
-
-
-def band_behind(certificate: Certificate) -> Band | None:
-    """Return the band that a certificate was read off, or one made of its answers at its delta; `None` for neither.
-
-    There is none of several models, of adversarial curves, of groups, or of a band without a lower side.
-    """
-    source = source_of(certificate)
-    if isinstance(source, (ClientRisks, HistogramRisks, HistogramLimits)):
-        return band(source, delta=certificate.delta)
-    return source if isinstance(source, Band) and source.sides != "upper" else None
 
 
 class Verification(NamedTuple):

@@ -24,6 +24,7 @@ class Conclusion:
     certificates: dict[str, rb.Certificate]  # by the names of their files
     # What is required, by the names of the numbers; these are among the certificates too.
     required: Mapping[str, rb.Certificate] = field(default_factory=dict)
+    band: rb.Band | None = None  # what curves are read off, if it has both sides
 
 
 @dataclass(eq=False, kw_only=True)

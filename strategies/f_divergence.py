@@ -11,7 +11,6 @@ import numpy as np
 import riskband as rb
 from riskband.answers.histogram import PlainAnswers
 from riskband.functionals.quantiles import SINGLE_LOCAL
-from riskband.search import Bracket
 from riskband.wording import exactly
 from strategies.asking.query import RoundOutcome
 from strategies.certifying import BandStrategy, Conclusion, by_file
@@ -30,9 +29,6 @@ class FDivergenceConclusion(Conclusion):
     # each divergence the worst means at all budgets asked. Where answers are not what the clients measured (noise,
     # counts, clients that are missing and count as the worst, or may be wrong) the worst means are read off the band.
     band: rb.Band
-    # For each divergence, the largest budget at which the share of clients at or above the breakdown threshold is
-    # certified to be at most the breakdown target.
-    breakdowns: dict[str, Bracket]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -42,9 +38,7 @@ class FDivergence(BandStrategy):
     divergences: Sequence[str]  # names in `riskband.DIVERGENCES`
     budgets: Sequence[float]  # sizes of the divergence balls, >= 0
     thresholds: Sequence[float] | np.ndarray  # shape (num_thresholds,), risks in [0, 1] at which curves are read
-    # The question that the breakdown budget answers, both in [0, 1].
-    breakdown_threshold: float
-    breakdown_target: float
+    breakdown_threshold: float  # a risk in [0, 1], from which on a client counts as failing
 
     def answered(self, outcome: RoundOutcome[Any]) -> PlainAnswers:
         """Return what the answers say of the clients' risks."""
@@ -80,12 +74,10 @@ class FDivergence(BandStrategy):
                 band, divergence=name, budget=np.asarray(self.budgets, dtype=np.float64), thresholds=self.thresholds
             )
         certificates |= by_file({name: each for name, each in found.items() if name != "mean"})
-        breakdown = {"threshold": self.breakdown_threshold, "target": self.breakdown_target}
         return FDivergenceConclusion(
             outcome=outcome,
             risks=band.risks,
             certificates=certificates,
             required=found,
             band=band,
-            breakdowns={name: rb.breakdown(band, divergence=name, **breakdown) for name in self.divergences},
         )

@@ -54,24 +54,25 @@ _SAID = ("Clients that answered", "Test examples of each client")  # in the firs
 
 def _lines_of(found: Findings, name: str) -> Iterator[str]:
     certificate, why = found.certificates[name], found.says_nothing.get(name)
-    quantity = certificate.quantity
+    quantity, given = certificate.quantity, certificate.recipe["arguments"]
     if not certificate.axes:
         lower = "" if certificate.lower is None else f"{rounded_down(certificate.lower)} <= "
-        if why is None:
-            yield f"  {lower}{quantity} <= {rounded_up(certificate.value)}"
-        else:
-            yield f"  {lower}{quantity}: no bound below 1; {why}"
+        bound = f" <= {rounded_up(certificate.value)}" if why is None else f": no bound below 1; {why}"
+        yield f"  {lower}{quantity}{_become(given['divergence'], given['budget']) if 'budget' in given else ''}{bound}"
         for group, size, bounds in words.group_rows(certificate):
             yield f"    {group} ({size} clients): {bounds}"
     elif set(certificate.axes) == {"budget"}:
-        divergence = certificate.recipe["arguments"]["divergence"]
         yield f"  {quantity}"
         for budget, value in zip(certificate.axes["budget"].tolist(), np.asarray(certificate.value), strict=True):
-            yield f"    budget {exactly(budget)} ({words.may_become(divergence, budget)}): <= {rounded_up(value)}"
+            yield f"    budget {exactly(budget)}{_become(given['divergence'], budget)}: <= {rounded_up(value)}"
         if why is not None:
             yield f"    where the bound is 1 it says nothing: {why}"
     else:
         yield f"  {quantity}: a curve, see --plot and --out"
+
+
+def _become(divergence: str, budget: float) -> str:
+    return f" ({words.may_become(divergence, budget)})"
 
 
 def _kind_of_loss(risks: rb.ClientRisks, binary: bool | None) -> str:

@@ -11,6 +11,7 @@ import riskband as rb
 from riskband.certificate import USUAL_DELTA
 from riskband.functionals.functional import resolve
 from riskband.report.findings import Findings, findings
+from riskband.verification import FUNCTIONS
 from riskband.wording import exactly
 from riskband.worst_cases.requirements import (
     WORST_SHARE,
@@ -74,13 +75,13 @@ class Asked:
         return [name for name in dict.fromkeys(asked) if name not in self.from_both_sides]
 
     @cached_property
-    def budgets(self) -> dict[str, list[float]]:
-        """For each divergence the budgets of its worst mean that is bounded; not those of a worst mean required."""
+    def budgets(self) -> dict[str, float | list[float]]:
+        """For each divergence the budget or budgets of its worst mean, but for those of a worst mean required."""
         left = {
             name: [size for size in self.budget if f"worst_mean:{name}:{exactly(size)}" not in self.from_both_sides]
             for name in self.divergence
         }
-        return {name: sizes for name, sizes in left.items() if sizes}
+        return {name: sizes if len(sizes) > 1 else sizes[0] for name, sizes in left.items() if sizes}
 
     @property
     def is_alone(self) -> bool:
@@ -95,7 +96,7 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     A band is made for what is to hold at once, for what needs one (doubtful answers from both sides, shares of a
     shifted network), and where it is wanted for itself.
     """
-    risks = answers.in_order_of_names()  # in which certificates that bet on them hold them
+    risks = answers.in_order_of_names() if asked.is_alone else answers  # as certificates that bet on them hold them
     is_bet_on = asked.is_alone and risks.are_as_measured  # bets need every answer as it was given
     above, budgets, is_of_groups = asked.from_above, asked.budgets, asked.groups and _has_groups(risks)
     off_band = [name for name in asked.from_both_sides if not is_bet_on or name.startswith(WORST_SHARE)]
@@ -110,12 +111,13 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     found |= certificates_of(risks, bet_on, delta=part)
     for divergence, sizes in budgets.items():
         source, terms = (risks, alone) if is_bet_on or band is None else (band, {})
-        mean = rb.worst_case_mean(source, divergence=divergence, budget=sizes, **terms)
-        found[f"worst_mean:{divergence}"] = mean
+        made = rb.worst_case_mean(source, divergence=divergence, budget=sizes, **terms)
+        found[made.name] = made
     if band is not None:
         found |= certificates_of(band, off_band, delta=None)
         for divergence, sizes in budgets.items():
-            found[f"worst_share:{divergence}"] = rb.worst_case_cdf(band, divergence=divergence, budget=sizes)
+            made = rb.worst_case_cdf(band, divergence=divergence, budget=sizes)
+            found[made.name] = made
         found |= {name: _above(name, band, **alone) for name in TAILS if asked.band and name not in found}
     if is_of_groups:
         bands = rb.group_bands(risks, risks.groups or (), delta=part)
@@ -133,9 +135,11 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
 def _above(name: str, source: rb.ClientRisks | rb.Band, *, delta: float, seed: int | None) -> rb.Certificate:
     """The sharpest bound from above, from answers with so much of delta, or off a band."""
     kind, _, point = name.partition(":")
-    if kind == "mean":
-        return rb.mean(source) if isinstance(source, rb.Band) else rb.mean_bound(source, delta=delta, seed=seed)
     own, order = (None, None) if isinstance(source, rb.Band) else (delta, seed)
+    if kind == "mean":
+        return (
+            rb.mean(source) if isinstance(source, rb.Band) else FUNCTIONS["mean_bound"](source, delta=own, seed=order)
+        )
     if kind == "cvar":
         return rb.cvar(source, float(point), delta=own, seed=order)
     if kind == "quantile":

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from riskband.worst_cases.divergences import DIVERGENCES
 from riskband.worst_cases.requirements import Gate
 from riskband.worst_cases.reweighting import breakdown
 
-MOST_FOR_A_BAND = 20_000  # clients; of more, only what is in the certificates is shown
+_USUAL_DIVERGENCE = "chi2"
 
 
 @dataclass(frozen=True)
@@ -57,20 +58,14 @@ class Findings:
         By name, in the order in which they were given, one for each quantity.
     events : tuple of Event
         What holds with what.
-    delta : float
-        Probability that anything of this fails: what the events add up to.
     answered_by : str
         Who made the model, never guessed in anybody's favour: "fresh", "trainers" or "not stated".
     answers : mapping
         What the clients answered, as the first certificate holds it.
-    assumptions : tuple of str
-        What must be true, each once.
     gate : Gate or None
         The verdicts, which follow from certificates among these.
-    breakdowns : tuple of Breakdown
-        For each limit and each divergence that the certificates are about.
-    says_nothing : mapping of str to str
-        By name of a certificate, why its bound is 1 somewhere.
+    limits : tuple of (float, float or None)
+        What the mean risk must not exceed, or with a threshold the share of clients with at least that risk.
     unbounded : tuple of str
         What was asked for and is not bounded from above by these answers.
     names : tuple of str
@@ -81,13 +76,10 @@ class Findings:
 
     certificates: Mapping[str, Certificate]
     events: tuple[Event, ...]
-    delta: float
     answered_by: str
     answers: Mapping[str, Any]
-    assumptions: tuple[str, ...]
     gate: Gate | None = None
-    breakdowns: tuple[Breakdown, ...] = ()
-    says_nothing: Mapping[str, str] = field(default_factory=dict)
+    limits: tuple[tuple[float, float | None], ...] = ()
     unbounded: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     band: Band | None = None
@@ -121,11 +113,33 @@ class Findings:
         return CERTIFICATE if any(each.validity == CERTIFICATE for each in self.events) else ESTIMATE
 
     @property
+    def delta(self) -> float:
+        """Probability that any certificate fails, or any estimate if none is one: what the events add up to."""
+        return added(each.delta for each in self.events if each.validity == self.validity)
+
+    @property
     def statement(self) -> str:
         """How sure all of it is, and how delta is shared."""
         parts = [(each.holds, each.delta) for each in self.events if each.validity == self.validity]
         size = len(self.certificates)
         return together(parts, num_certificates=size, validity=self.validity, answered_by=self.answered_by)
+
+    @cached_property
+    def assumptions(self) -> tuple[str, ...]:
+        """What must be true, each once."""
+        return said_once((*self.certificates.values(), *filter(None, (self.gate,))), delta=self.delta)
+
+    @cached_property
+    def says_nothing(self) -> dict[str, str]:
+        """By name of a certificate, why its bound is 1 somewhere."""
+        found = {name: why_it_says_nothing(each) for name, each in self.certificates.items()}
+        return {name: why for name, why in found.items() if why is not None}
+
+    @cached_property
+    def breakdowns(self) -> tuple[Breakdown, ...]:
+        """For each limit and each of the `divergences`, how far it is kept."""
+        found = (self.breakdown(divergence, *limit) for divergence in self.divergences for limit in self.limits)
+        return tuple(filter(None, found))
 
     def called(self, client: int) -> str:
         """Return what a client is called, by its place among the answers: by its name, or by its row."""
@@ -133,13 +147,13 @@ class Findings:
 
     @property
     def divergences(self) -> dict[str, list[float]]:
-        """The divergences that the certificates are about, with their budgets."""
+        """The divergences that the certificates are about, with their budgets; χ² if there is only a band."""
         found: dict[str, list[float]] = {}
         for each in self.certificates.values():
             given = each.recipe["arguments"]
             if given.get("divergence") in DIVERGENCES and each.validity != REFUTED:
                 found.setdefault(given["divergence"], []).extend(np.ravel(given["budget"]).tolist())
-        return found
+        return found or ({_USUAL_DIVERGENCE: []} if self.band is not None else {})
 
     def named(self, name: str) -> Certificate | None:
         """Return the certificate of a number, if there is one."""
@@ -231,29 +245,17 @@ def findings(
     """
     given = _one_each(certificates, {} if gate is None else gate.certificates)
     band = _band(given) if band is None else band
-    events = events_of(given, None if band is None else band.provenance()["band"])
-    first = next(iter(given.values()))
-    certain = [each for each in events if each.validity == CERTIFICATE] or events
-    delta = added(each.delta for each in certain)
-    lines = [line for each in given.values() for line in each.assumptions] + list(
-        () if gate is None else gate.assumptions
-    )
-    found = Findings(
+    return Findings(
         certificates=given,
-        events=events,
-        delta=delta,
+        events=events_of(given, None if band is None else band.provenance()["band"]),
         answered_by=_answered_by([*certificates.values(), *given.values()]),
-        answers=first.recipe.get("answers", {}),
-        assumptions=said_once([*lines, *(() if gate is None else gate.assumptions)], delta=delta),
+        answers=next(iter(given.values())).recipe.get("answers", {}),
         gate=gate,
-        says_nothing={name: why for name, each in given.items() if (why := why_it_says_nothing(each)) is not None},
+        limits=tuple(dict.fromkeys([*limits, *_required_limits(gate)])),
         unbounded=tuple(unbounded),
         names=_names(given.values(), names),
         band=band,
     )
-    wanted = dict.fromkeys([*limits, *required_limits(gate)])
-    broken = (found.breakdown(divergence, *each) for divergence in found.divergences for each in wanted)
-    return replace(found, breakdowns=tuple(filter(None, broken)))
 
 
 def events_of(certificates: Mapping[str, Certificate], band: object = None) -> tuple[Event, ...]:
@@ -283,7 +285,7 @@ def _one_each(certificates: Mapping[str, Certificate], required: Mapping[str, Ce
     given = {**certificates, **{name: each for name, each in required.items() if id(each) not in known}}
     for name, each in given.items():
         axes = {axis: np.asarray(points).tolist() for axis, points in each.axes.items() if len(points) > 1}
-        quantity = each.name, is_measured(each), each.validity == REFUTED, str(axes)
+        quantity = each.name, is_measured(each), each.is_published, str(axes)
         rank = id(each) not in behind, float(np.sum(each.value))
         found[quantity] = min(found.get(quantity, (rank, name)), (rank, name))
     kept = {name for _, name in found.values()}
@@ -318,19 +320,14 @@ def _band(certificates: Mapping[str, Certificate]) -> Band | None:
     """
     off: dict[str, list[Certificate]] = {}
     for each in certificates.values():
-        if each.event == "band" and num_clients_of(each.recipe["answers"]) <= MOST_FOR_A_BAND:
+        if each.event == "band":
             off.setdefault(_event_key(each), []).append(each)
-    several = [each for each in off.values() if len(each) > 1 or not _is_of_a_tail(each[0])]
+    several = [each for each in off.values() if len(each) > 1 or "truncated" not in str(each[0].recipe["band"])]
     sources = (source_of(each[0]) for each in sorted(several, key=len, reverse=True))
     return next((each for each in sources if isinstance(each, Band) and each.sides != "upper"), None)
 
 
-def _is_of_a_tail(certificate: Certificate) -> bool:
-    return str(certificate.recipe["band"].get("method")).startswith("truncated:")
-
-
-def required_limits(gate: Gate | None) -> Iterator[tuple[float, float | None]]:
-    """Yield the limits that are required of the mean, or of the share of clients with at least a risk, also shifted."""
+def _required_limits(gate: Gate | None) -> Iterator[tuple[float, float | None]]:
     for each in () if gate is None else gate.verdicts:
         number = each.requirement.number
         is_of_mean = number.name == "mean" or number.shift is not None

@@ -75,7 +75,7 @@ PAGE = r"""<!doctype html>
 <div><p class="word">{{ view.light.word }}</p><p>{{ view.light.reason }}</p></div>
 </div>
 <p class="sentence">{{ view.sentence }} {{ label(view.label) }}</p>
-<p>{{ view.together }}</p>
+<p class="note">{{ view.together }}</p>
 <p>A <i>risk</i> is the mean loss of the model on one client, from 0 (no error) to 1.{% if view.has_measured %} A <i>measured risk</i> is that mean over a client’s own test examples; its true risk may be higher or lower.{% endif %}</p>
 {% if view.gate %}
 <table>

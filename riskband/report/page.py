@@ -7,7 +7,7 @@ import hashlib
 import json
 import lzma
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,10 @@ from riskband.answers.adversarial import AdversarialAnswers
 from riskband.answers.risks import ClientRisks
 from riskband.checks import check_delta, check_flag, check_installed, check_kind
 from riskband.report.asked import Asked, certified
-from riskband.report.findings import MOST_FOR_A_BAND, findings
+from riskband.report.findings import findings
 from riskband.report.markup import PAGE, SCRIPT, STYLE
 from riskband.report.view import RunFacts, view_of
+from riskband.report.words import num_clients_of
 from riskband.verification import COLLECTION_SCHEMA
 from riskband.worst_cases.requirements import Gate, read_requirements
 
@@ -35,6 +36,7 @@ STILL_PUBLIC = (
     "of them, and from a quantile the loss of one client, however many there are. To prevent that, ask for noisy "
     "answers and make the page from these."
 )
+_MOST_FOR_A_BAND = 20_000  # clients; of more, only what is in the certificates is shown
 _LARGEST_STORED = 700_000  # characters of JSON; a page is to stay below 1 MB
 WHOLE, PACKED = "whole", "packed"
 
@@ -115,6 +117,8 @@ def _rendered(
 ) -> str:
     """The page, with the certificates that are `known` instead of those made now, which round as this machine does."""
     found = findings(certificates, gate=gate, names=facts.names)
+    if num_clients_of(found.answers) > _MOST_FOR_A_BAND:
+        found = replace(found, band=None)
     view = view_of(found, title=title, facts=facts, public=public)
     shown = view["certificates"] = {name: (known or {}).get(name, each) for name, each in view["certificates"].items()}
     page = {"version": rb.__version__, "of": list(certificates), "title": title, "facts": asdict(facts)}
@@ -162,7 +166,7 @@ def _given(
         if delta is None:
             raise ValueError("with answers, delta must be given: the probability that a bound fails; 0.05 is usual")
         required = tuple(read_requirements(require or ()))
-        wanted = "two" if source.num_clients <= MOST_FOR_A_BAND else ""
+        wanted = "two" if source.num_clients <= _MOST_FOR_A_BAND else ""
         asked = Asked(check_delta(delta), mean=not required, require=required, band=wanted, groups=True)
         found = certified(source, asked)
         return dict(found.certificates), found.gate

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from riskband.report.charts import Chart, over_budgets
-from riskband.report.findings import Findings, bound_at, required_limits
+from riskband.report.findings import Findings, bound_at
 from riskband.report.words import LABELS, about_measured, capital, percent, upper
 from riskband.wording import confidence, exactly
 from riskband.worst_cases.divergences import binary_worst_case, resolve_divergence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 KINDS = (0.01, 0.1, 0.3)  # shares of clients of which the page says what may become of them
 _NUM_BUDGETS, _NUM_PUBLIC_BUDGETS = 41, 11
 _OF_ATTACKS = " They are estimates of an attack: a movement of examples that it did not find may be worse."
-_USUAL_DIVERGENCE, _USUAL_BUDGET = "chi2", 0.25
+_USUAL_BUDGET = 0.25
 
 
 class Step(NamedTuple):
@@ -61,7 +61,7 @@ def divergence_shift(
     but for what is certified already. From a risk of `threshold` on a client fails. In public one divergence and few
     budgets must do, since every exact bound tells something of the losses.
     """
-    asked = found.divergences or ({_USUAL_DIVERGENCE: []} if found.band is not None else {})
+    asked = found.divergences
     shifts: list[Shift] = []
     everything: dict[str, Certificate] = {}
     for divergence, given in list(asked.items())[: 1 if public else None]:
@@ -76,9 +76,6 @@ def divergence_shift(
             columns[what], extra = _bounds(found, divergence, grid, point)
             made |= {f"{what}, {unit}" if len(asked) > 1 else what: each for each in extra}
         broken = [each.statement for each in found.breakdowns if each.divergence == divergence]
-        if not found.divergences:
-            again = (found.breakdown(divergence, *each) for each in required_limits(found.gate))
-            broken = [each.statement for each in again if each is not None]
         shift = _one_shift(found, divergence, grid, columns, shows_all=is_own, given=given)
         shifts.append(replace(shift, breaks=(*broken, *(() if shifts else breaks))))
         everything |= made
@@ -106,7 +103,8 @@ def _bounds(
         else:
             made = [worst_case_cdf(band, divergence=divergence, budget=left, thresholds=threshold)]
         bounds |= dict(zip(left, np.asarray(made[0].value).tolist(), strict=True))
-    return [min((bound for size, bound in bounds.items() if size >= budget), default=1.0) for budget in grid], made
+    larger = [min((bound for size, bound in bounds.items() if size >= budget), default=1.0) for budget in grid]
+    return [bounds.get(budget, other) for budget, other in zip(grid, larger, strict=True)], made
 
 
 def _one_shift(

@@ -109,7 +109,6 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
     rows, tails, shown = _tails(found, threshold)
     made |= tails
     everything = {**certificates, **{_unused(name, certificates): each for name, each in made.items()}}
-    assumed = [line for each in (*everything.values(), *(() if gate is None else (gate,))) for line in each.assumptions]
     return {
         "title": title,
         "is_public": public,
@@ -132,7 +131,7 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
         "charts": tuple(_charts(certificates, band, public=public)),
         "notes": facts.notes,
         "premise": _premise(everything.values()),
-        "questions": _questions(said_once(assumed, delta=found.delta)),
+        "questions": _questions(said_once((*everything.values(), *filter(None, (gate,))), delta=found.delta)),
         "limits": LIMITS,
         "hashes": facts.hashes,
         "certificates": everything,

@@ -116,14 +116,21 @@ def capital(text: str) -> str:
 
 def together(events: Sequence[tuple[str, float]], *, num_certificates: int, validity: str, answered_by: str) -> str:
     """Return how sure all that was found is, from how each event holds ("own", "band" or "groups") and its delta."""
-    delta, parts = added(each for _, each in events), split(events)
-    if validity != CERTIFICATE:
-        if answered_by != "trainers":
-            return "estimates, which are not proved"
-        return f"estimates of what would be certified if these clients had no part in making the model ({parts})"
-    often = "; more often than every second time it may be false" if delta > 0.5 else ""
-    what = "all of this holds together" if num_certificates > 1 else "this holds"
-    return f"with probability at least {confidence(delta)} {what} ({parts}{often})"
+    delta, parts = added(each for _, each in events), [short_delta(each) for _, each in events]
+    num_bands, shared = sum(holds != "own" for holds, _ in events), f"delta = {short_delta(delta)}"
+    if len(parts) > 1:
+        of_bands = ("", ", one of them a band")[num_bands] if num_bands < 2 else f", {num_bands} of them bands"
+        shares = f"{parts[0]} each" if len(set(parts)) == 1 else " + ".join(parts)
+        shared += f", shared among {len(parts)}{of_bands}: {shares}"
+    elif num_bands:
+        shared += " for one band, off which all is read"
+    if validity == CERTIFICATE:
+        often = "; more often than every second time it may be false" if delta > 0.5 else ""
+        what = "all of this holds together" if num_certificates > 1 else "this holds"
+        return f"with probability at least {confidence(delta)} {what} ({shared}{often})"
+    if answered_by == "trainers":
+        return f"estimates of what would be certified if these clients had no part in making the model ({shared})"
+    return "estimates, which are not proved"
 
 
 def added(deltas: Iterable[float]) -> float:
@@ -131,34 +138,18 @@ def added(deltas: Iterable[float]) -> float:
     return float(f"{sum(deltas):.12g}")
 
 
-def split(events: Sequence[tuple[str, float]]) -> str:
-    """Return how delta is shared, from how each event holds and its part."""
-    parts, bands = [delta for _, delta in events], sum(holds != "own" for holds, _ in events)
-    whole = f"delta = {short_delta(added(parts))}"
-    what = "" if not bands else " for one band, off which all is read" if len(parts) == 1 else ""
-    if len(parts) == 1:
-        return whole + what
-    of_bands = "" if not bands else ", one of them a band" if bands == 1 else f", {bands} of them bands"
-    if np.ptp(parts) <= 1e-9 * parts[0]:
-        return f"{whole}, shared among {len(parts)}{of_bands}: {short_delta(parts[0])} each"
-    return f"{whole}, the sum of {len(parts)}{of_bands}: {' + '.join(map(short_delta, parts))}"
-
-
 def said_of_breakdown(goal: str, *, divergence: str, budget: float | None, beyond: float | None, validity: str) -> str:
     """Return up to which budget a goal is certified; `beyond` is the least budget known at which it is not, if any."""
     found, unit = "certified" if validity == CERTIFICATE else "estimated", resolve_divergence(divergence).title
     if budget is None:
-        least = f"within budget {exactly(beyond)} in {unit}, the least that was asked for" if beyond else ""
-        return f"It is not {found} that {goal}{f' {least}' if least else ', not even without a shift'}."
-    said = f"Up to budget {down_to_digits(budget)} in {unit} it is {found} that {goal}"
+        least = f" within budget {exactly(beyond)} in {unit}, the least that was asked for" if beyond else ""
+        return f"It is not {found} that {goal}{least or ', not even without a shift'}."
+    more = "and no more beyond"
     if beyond is None:
-        return f"{said}; larger budgets were not asked for."
-    is_next = beyond > budget * (1.0 + 1e-3)
-    return (
-        f"{said}; at {exactly(beyond)}, the next that was asked for, no more."
-        if is_next
-        else f"{said}, and no more beyond."
-    )
+        more = "and larger budgets were not asked for"
+    elif beyond > budget * (1.0 + 1e-3):  # a band is bracketed more closely
+        more = f"and not within {exactly(beyond)}, the next that was asked for"
+    return f"Up to budget {down_to_digits(budget)} in {unit} it is {found} that {goal}, {more}."
 
 
 def goal_in_words(limit: float, threshold: float | None, *, is_measured: bool = False) -> str:
@@ -208,14 +199,12 @@ def group_rows(certificate: Certificate) -> tuple[tuple[str, str, str], ...]:
     )
 
 
-def said_once(assumptions: Iterable[str], *, delta: float) -> tuple[str, ...]:
-    """Return each assumption once, all choices in one line, and without what a stronger one of them says."""
-    assumed = dict.fromkeys(assumptions)
+def said_once(things: Iterable[Any], *, delta: float) -> tuple[str, ...]:
+    """Return what certificates and verdicts assume, each once, all choices in one line."""
+    assumed = dict.fromkeys(line for each in things for line in each.assumptions)
     chosen = [line.removeprefix(CHOSEN_BEFORE) for line in assumed if line.startswith(CHOSEN_BEFORE)]
-    # The parts of delta follow from what was asked for.
-    chosen = [line for line in chosen if not line.startswith("delta ")]
+    chosen = [line for line in chosen if not line.startswith("delta ")]  # its parts follow from what was asked for
     chosen += [f"delta {short_delta(delta)}"] if delta != USUAL_DELTA else []
-    kept = [line for line in assumed if not line.startswith(CHOSEN_BEFORE)]
-    if BINARY_LOSS in kept and BOUNDED_LOSS in kept:
-        kept.remove(BOUNDED_LOSS)
+    weaker = BOUNDED_LOSS if BINARY_LOSS in assumed else ""
+    kept = [line for line in assumed if not line.startswith(CHOSEN_BEFORE) and line != weaker]
     return (*kept, *([CHOSEN_BEFORE + ", ".join(dict.fromkeys(chosen))] if chosen else ()))
