@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from riskband import DIVERGENCES
 from server.config import load_config
 from server.problems import ConfigError
 from server.run.folder import ResultFolder
@@ -182,7 +183,7 @@ def test_text_from_a_command_line_is_read_like_typed_values() -> None:
 @given(
     delta=st.floats(1e-6, 1, exclude_max=True),
     budgets=st.lists(st.floats(0, 1e6), min_size=1, max_size=5, unique=True),
-    divergences=st.lists(st.sampled_from(["kl", "chi2", "tv", "hellinger2"]), min_size=1, unique=True),
+    divergences=st.lists(st.sampled_from(sorted(DIVERGENCES)), min_size=1, unique=True),
 )
 def test_what_flower_carries_gives_the_same_configuration_back(
     delta: float, budgets: list[float], divergences: list[str]
