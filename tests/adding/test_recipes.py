@@ -60,11 +60,10 @@ def test_a_run_knows_them(repository: Path, tmp_path: Path, number: int) -> None
 
 
 @pytest.mark.slow
-def test_the_tests_that_are_parametrised_over_all_names_have_cases_of_them(repository: Path) -> None:
+def test_the_tests_of_all_names_have_cases_of_them(repository: Path) -> None:
     of_all = ("reference/test_divergences", "reference/test_robust_mean", "reference/test_direct_bounds")
-    whole = ("reference/test_divergence_bounds", "laws/test_functional", "laws/test_schemas")
-    run_tests(repository, *of_all, names="le_cam or tilted")
-    run_tests(repository, *whole, names="")
+    run_tests(repository, *of_all, "worlds/test_population", names="le_cam or tilted or BrightnessShift")
+    run_tests(repository, "reference/test_divergence_bounds", "laws/test_functional", "laws/test_schemas", names="")
 
 
 def run_tests(repository: Path, *files: str, names: str) -> None:

@@ -13,11 +13,12 @@ from server.problems import ConfigError
 from server.run.folder import ResultFolder
 from server.run.lock import FolderError
 from server.studies.f_divergence import Settings, settings_of
+from tests.sampling import every
 
 PROJECT = Path(__file__).resolve().parents[2]
 DEFAULTS = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
 SMOOTHED = {"space": "input", "adversary": "smoothing:0.25"}
-SCENARIOS = sorted((PROJECT / "simulations" / "scenarios").glob("*.toml"))
+SCENARIOS = {path.stem: path for path in sorted((PROJECT / "simulations" / "scenarios").glob("*.toml"))}
 
 
 def test_defaults_are_valid_and_complete() -> None:
@@ -27,7 +28,7 @@ def test_defaults_are_valid_and_complete() -> None:
     assert config.of(Settings).budgets == (0.05, 0.1, 0.2)
 
 
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", every("scenario", SCENARIOS, SCENARIOS))
 def test_scenarios_are_valid_and_named_like_their_files(path: Path) -> None:
     scenario = tomllib.loads(path.read_text())
     assert set(scenario) <= set(DEFAULTS)  # Flower refuses keys that have no default
