@@ -20,8 +20,9 @@ from riskband.bands.methods import MOST_FOR_ALL_RANKS
 from riskband.betting import come_sorted
 from riskband.checks import spelled
 from riskband.cli.figures import draw
-from riskband.cli.request import DEFAULT_PILOT_SHARE, Request, asking, how_read
+from riskband.cli.request import DEFAULT_PILOT_SHARE, Request, how_read
 from riskband.cli.terminal import summary
+from riskband.report.asked import DEFAULT_BUDGETS, certified
 
 _COMES_SORTED = (
     "the rows come sorted by loss, so nothing relies on their order; with --client COLUMN the names give another one, "
@@ -42,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
             risks = rb.ClientRisks(**risks.to_dict(), names=[f"row {row + 1}" for row in range(risks.num_clients)])
         pilot, risks = rb.split_clients(risks, pilot_share=request.pilot_share, seed=seed)
         asked = replace(asked, method=rb.OptimisedLevels(pilot, dict.fromkeys(request.tune, 1.0)))
-    found = asking.certified(risks, asked)
+    found = certified(risks, asked)
     if request.tune:
         spent = f"{pilot.num_clients} clients, drawn with seed {seed}, are spent on tuning the band for"
         say(f"{spent} {', '.join(request.tune)}; the certificates rest on the others")
@@ -117,7 +118,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add = topic("shifts")
     add("--divergence", help="worst cases over this ball", choices=sorted(rb.DIVERGENCES), **words)
-    sizes = levels | {"default": list(asking.DEFAULT_BUDGETS)}
+    sizes = levels | {"default": list(DEFAULT_BUDGETS)}
     add("--budget", help="sizes of the ball (default: 0.05 0.1 0.2)", metavar="SIZE", **sizes)
     add("--target", help="report the largest budget at which the bound still holds", type=float, metavar="BOUND")
     add("--at", help="the target is for the share of clients with at least this risk", type=float, metavar="RISK")

@@ -8,9 +8,8 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import riskband as rb
 from riskband.answers.doors import TableError, Wanted
@@ -21,12 +20,9 @@ from riskband.bands.pilots import check_pilot_share
 from riskband.checks import check_budget, check_delta, check_fraction
 from riskband.functionals.functional import resolve, resolve_weight
 from riskband.functionals.weights import check_tail_level
+from riskband.report.asked import DEFAULT_BUDGETS, Asked
 from riskband.worst_cases.requirements import Requirement
 
-if TYPE_CHECKING:
-    from riskband.report.asked import Asked
-
-asking = import_module("riskband.report.asked")  # by name: an import would make the house one floor higher
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 DEFAULT_PILOT_SHARE = 0.2
 
@@ -58,7 +54,7 @@ class Request:
         who = {"answered_by": "trainers" if given["framework"] else "fresh"} | said
         band = "two" if given["plot_dispersion"] else "lower" if given["plot"] else ""
         given |= {"band": band, "groups": given["group"] is not None}
-        asked = asking.Asked(**{each.name: given[each.name] for each in fields(asking.Asked)})
+        asked = Asked(**{each.name: given[each.name] for each in fields(Asked)})
         made = {"wanted": wanted_of(options, options.num_examples), "who": who, "asked": asked}
         return cls(**{each.name: (given | made)[each.name] for each in fields(cls)})
 
@@ -103,7 +99,7 @@ class Request:
             (tunes and asked.method != "berk_jones", method_too),
             (at and not target, "--at needs --target: it says which share of clients the target is for"),
             (
-                asked.budget != asking.DEFAULT_BUDGETS and not has_ball,
+                asked.budget != DEFAULT_BUDGETS and not has_ball,
                 "--budget needs --divergence: it is its size",
             ),
             (pilot and not tunes, "--pilot-share needs --tune: it is the share of the clients that tuning spends"),

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import import_module
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 import riskband as rb
 from riskband.answers.counts import binary_doubt, size_doubt
+from riskband.report import words
+from riskband.report.findings import Findings
 from riskband.wording import exactly, rounded_down, rounded_up
 from riskband.worst_cases.requirements import sizes_in_words
-
-if TYPE_CHECKING:
-    from riskband.report.findings import Findings
-
-words = import_module("riskband.report.words")  # by name: an import would make the house one floor higher
 
 
 def summary(found: Findings, risks: rb.ClientRisks, *, how_read: str, binary: bool | None) -> str:
