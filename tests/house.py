@@ -105,7 +105,7 @@ def arrows() -> Graph:
     found: dict[str, set[str]] = {}
     for path in python_files("riskband"):
         room = path.relative_to(LIBRARY).with_suffix("").parts[0]
-        if room != "__init__":
+        if room not in ("__init__", "__main__"):
             names = (name for name in imported(path) if name.startswith("riskband."))
             found.setdefault(room, set()).update(map(room_of, names))
     return {room: frozenset(below & found.keys() - {room}) for room, below in found.items()}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import riskband as rb
-from riskband.answers.risks import binary_doubt, size_doubt
+from riskband.answers.counts import binary_doubt, size_doubt
 from riskband.wording import exactly, rounded_down, rounded_up
 from riskband.worst_cases.requirements import sizes_in_words
 
@@ -59,6 +59,8 @@ def _lines_of(found: Findings, name: str) -> Iterator[str]:
         lower = "" if certificate.lower is None else f"{rounded_down(certificate.lower)} <= "
         bound = f" <= {rounded_up(certificate.value)}" if why is None else f": no bound below 1; {why}"
         yield f"  {lower}{quantity}{_become(given['divergence'], given['budget']) if 'budget' in given else ''}{bound}"
+        for group, size, bounds in words.group_rows(certificate):
+            yield f"    {group} ({size} clients): {bounds}"
     elif set(certificate.axes) == {"budget"}:
         yield f"  {quantity}"
         for budget, value in zip(certificate.axes["budget"].tolist(), np.asarray(certificate.value), strict=True):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import riskband as rb
-from riskband.answers.files import TableError
+from riskband.answers.doors import TableError
 from riskband.checks import check_delta
 from riskband.verification import COLLECTION_SCHEMA, Verification
 from riskband.worst_cases.requirements import REQUIRED, Gate, Requirement, verdicts_on
@@ -123,7 +123,8 @@ def read_document(file: str) -> dict[str, Any]:
         text = Path(file).read_text(encoding="utf-8")
         document = stored_certificates(text) if _is_page(file) else json.loads(text)
     except (json.JSONDecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} must be JSON as riskband writes it: {error}") from error
+        remedy = f"make certificates of a table by: riskband certify {file} --out certificate.json"
+        raise ValueError(f"{file} must be JSON as riskband writes it, got {error}; {remedy}") from error
     if not (isinstance(document, dict) and document.get("schema") == COLLECTION_SCHEMA):
         document = {"certificates": {"certificate": document}}
     if not isinstance(document.get("certificates"), dict) or not document["certificates"]:

@@ -154,7 +154,7 @@ def read_off(band: rb.Band, name: str) -> rb.Certificate:
 
 def _has_groups(risks: rb.ClientRisks) -> bool:
     counts = Counter(filter(None, risks.groups or ()))
-    return 1 < len(counts) <= _MOST_GROUPS and min(counts.values()) > 1
+    return 1 < len(counts) <= _MOST_GROUPS and min(counts.values()) > max(1, risks.contamination)
 
 
 def _band(risks: rb.ClientRisks, asked: Asked, *, delta: float, sides: str) -> rb.Band:

@@ -55,8 +55,8 @@ def report_page(
     Parameters
     ----------
     source : ClientRisks, Certificate or mapping of str to Certificate
-        Answers; the page then has the names and groups of clients, which certificates do not hold. Or certificates of
-        one evaluation, the first of which is the sentence at the top.
+        Answers, or certificates of one evaluation, the first of which is the sentence at the top. The page has the
+        names and groups of clients, where the answers have them.
     delta : float, optional
         With answers: probability that anything on the page fails, in (0, 1): the numbers that are required, or the
         mean, a band and the groups share it equally.
@@ -99,17 +99,16 @@ def report_page(
     if facts is not None:
         check_kind("facts", facts, RunFacts, remedy="leave it out, or make it with RunFacts(...)")
     public = check_flag("public", public)
-    certificates, gate, answers = _given(source, delta, require)
+    certificates, gate = _given(source, delta, require)
     _check_one_evaluation({name: _answers(each) for name, each in certificates.items()})
     given = {**dict(list(certificates.items())[:1]), **({} if gate is None else gate.certificates)}
     _check_one_evaluation({name: _without_movement(_answers(each)) for name, each in given.items()})
-    return _rendered(certificates, gate, answers, title=title, facts=facts or RunFacts(), public=public)
+    return _rendered(certificates, gate, title=title, facts=facts or RunFacts(), public=public)
 
 
 def _rendered(
     certificates: Mapping[str, Certificate],
     gate: Gate | None,
-    answers: ClientRisks | None,
     *,
     title: str,
     facts: RunFacts,
@@ -117,13 +116,12 @@ def _rendered(
     known: Mapping[str, Certificate] | None = None,
 ) -> str:
     """The page, with the certificates that are `known` instead of those made now, which round as this machine does."""
-    found = findings(certificates, gate=gate, names=facts.names or (None if answers is None else answers.names))
+    found = findings(certificates, gate=gate, names=facts.names)
     if num_clients_of(found.answers) > _MOST_FOR_A_BAND:
         found = replace(found, band=None)
-    view = view_of(found, title=title, answers=answers, facts=facts, public=public)
+    view = view_of(found, title=title, facts=facts, public=public)
     shown = view["certificates"] = {name: (known or {}).get(name, each) for name, each in view["certificates"].items()}
-    told = {} if answers is None else {"names": answers.names, "groups": answers.groups}
-    page = {"version": rb.__version__, "of": list(certificates), "title": title, "facts": asdict(facts), **told}
+    page = {"version": rb.__version__, "of": list(certificates), "title": title, "facts": asdict(facts)}
     stored, holds = _stored(shown, gate, page, made=view["made_here"], public=public)
     hashed = () if public else shown.keys() - (view["made_here"] if holds == PACKED else ())
     return _template().render(
@@ -148,10 +146,8 @@ def page_again(page: Mapping[str, Any], stored: Mapping[str, Certificate], gate:
     """
     try:
         certificates = {name: stored[name] for name in page["of"]}
-        told = {key: page[key] for key in ("names", "groups") if key in page}
-        answers = ClientRisks(**_answers(next(iter(certificates.values()))), **told) if told else None
         read: dict[str, Any] = {k: tuple(each) if isinstance(each, list) else each for k, each in page["facts"].items()}
-        return _rendered(certificates, gate, answers, title=page["title"], facts=RunFacts(**read), known=stored)
+        return _rendered(certificates, gate, title=page["title"], facts=RunFacts(**read), known=stored)
     except (ImportError, ValueError):
         raise
     except Exception as error:  # also those of the template, whatever was written into the facts
@@ -162,8 +158,8 @@ def _given(
     source: ClientRisks | Certificate | Mapping[str, Certificate],
     delta: float | None,
     require: str | Sequence[str] | Gate,
-) -> tuple[dict[str, Certificate], Gate | None, ClientRisks | None]:
-    """The certificates of a page, its verdicts, and the answers, if they were given."""
+) -> tuple[dict[str, Certificate], Gate | None]:
+    """The certificates of a page, and its verdicts."""
     if isinstance(source, ClientRisks):
         if isinstance(require, Gate):
             raise ValueError("with answers, require must be requirements, got their Gate; give its requirements")
@@ -173,14 +169,14 @@ def _given(
         wanted = "two" if source.num_clients <= _MOST_FOR_A_BAND else ""
         asked = Asked(check_delta(delta), mean=not required, require=required, band=wanted, groups=True)
         found = certified(source, asked)
-        return dict(found.certificates), found.gate, source.in_order_of_names()
+        return dict(found.certificates), found.gate
     if delta is not None or not (isinstance(require, Gate) or not require):
         raise ValueError("delta and requirements are for answers; certificates have a delta, and take require=Gate")
     given = dict(source) if isinstance(source, Mapping) else {"certificate": source}
     remedy = "or ClientRisks with a delta, or a mapping of certificates by name"
     for each in given.values():
         check_kind("source", each, rb.Certificate, remedy=remedy)
-    return given, require if isinstance(require, Gate) else None, None
+    return given, require if isinstance(require, Gate) else None
 
 
 @cache
@@ -213,8 +209,9 @@ def _rows(answers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _answers(certificate: Certificate) -> dict[str, Any]:
-    """The answers of a certificate, without the names, which only some certificates hold."""
-    return {key: value for key, value in certificate.recipe.get("answers", {}).items() if key != "names"}
+    """The answers of a certificate, without names and groups, which those of the same clients may lack."""
+    stored = certificate.recipe.get("answers", {})
+    return {key: value for key, value in stored.items() if key not in ("names", "groups")}
 
 
 def _without_movement(answers: dict[str, Any]) -> dict[str, Any]:

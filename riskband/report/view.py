@@ -22,6 +22,7 @@ from riskband.report.words import (
     WHO_ANSWERED,
     about_measured,
     capital,
+    group_rows,
     num_clients_of,
     percent,
     question,
@@ -34,7 +35,6 @@ from riskband.worst_cases.divergences import resolve_divergence
 from riskband.worst_cases.requirements import FAIL, PASS
 
 if TYPE_CHECKING:
-    from riskband.answers.risks import ClientRisks
     from riskband.bands.band import Band
     from riskband.certificate import Certificate
     from riskband.report.findings import Findings
@@ -96,9 +96,7 @@ class Client(NamedTuple):
     num_examples: int
 
 
-def view_of(
-    found: Findings, *, title: str, answers: ClientRisks | None = None, facts: RunFacts, public: bool = False
-) -> dict[str, Any]:
+def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = False) -> dict[str, Any]:
     """Work out what the page says, under the names in its template; see `riskband.report.page.report_page`."""
     certificates, band, gate = found.certificates, found.band, found.gate
     threshold = _threshold(gate) if facts.threshold is None else facts.threshold
@@ -123,12 +121,12 @@ def view_of(
         "sure": "" if gate is None else confidence(gate.delta),
         "who": {**facts.who, **{what: said for what, said in answered.items() if what not in facts.who}},
         "answered_by": WHO_ANSWERED[found.answered_by],
-        "clients": () if public else tuple(_clients(found, answers)),
+        "clients": () if public else tuple(_clients(found)),
         "num_unlisted": 0 if public else max(0, num_clients_of(found.answers) - _MOST_CLIENTS_LISTED),
         "shifts": shifts,
         "rows": rows,
         "others": tuple(_row(e) for e in certificates.values() if not (e.axes or e is main or e.name in shown)),
-        "groups": _groups(certificates.values()),
+        "groups": next(filter(None, map(group_rows, certificates.values())), ()),
         "carriers": "" if public else _carriers(found, everything),
         "charts": tuple(_charts(certificates, band, public=public)),
         "notes": facts.notes,
@@ -172,12 +170,12 @@ def _threshold(gate: Gate | None) -> float | None:
     return next((point for point in points if point is not None), None)
 
 
-def _clients(found: Findings, answers: ClientRisks | None) -> Iterator[Client]:
+def _clients(found: Findings) -> Iterator[Client]:
     """One line for each client with a plain loss, the worst first."""
     values = np.asarray(found.answers.get("values", ()))
     if values.ndim != 1 or "num_examples" not in found.answers:
         return
-    groups = None if answers is None else answers.groups
+    groups = found.answers.get("groups")
     for index in np.argsort(-values, kind="stable")[:_MOST_CLIENTS_LISTED].tolist():
         size = int(np.broadcast_to(found.answers["num_examples"], values.shape)[index])
         yield Client(found.called(index), (groups[index] or "") if groups else "", f"{values[index]:.4f}", size)
@@ -212,19 +210,6 @@ def _row(certificate: Certificate) -> Row:
     return Row(capital(certificate.quantity), bound, LABELS[certificate.validity], capital(nothing or ""))
 
 
-def _groups(certificates: Iterable[Certificate]) -> tuple[tuple[str, str, str], ...]:
-    """For each group its name, number of clients and interval for the mean risk."""
-    of_groups = (each for each in certificates if "group_lower" in each.details and "groups" in each.recipe)
-    found = next(of_groups, None)
-    if found is None or found.recipe["arguments"].get("functional") != "mean":
-        return ()
-    sizes, lower, upper = (found.details[f"group_{name}"] for name in ("num_clients", "lower", "upper"))
-    return tuple(
-        (name, f"{int(size):,}", f"{rounded_down(low)} to {rounded_up(high)}")
-        for name, size, low, high in zip(sorted(found.recipe["groups"]), sizes, lower, upper, strict=True)
-    )
-
-
 def _carriers(found: Findings, certificates: Certificates) -> str:
     """Which clients carry most of the worst case, and how much it weighs them."""
     weighed = [c for c in certificates.values() if "client_weights" in c.details and "values" in c.recipe["answers"]]
@@ -235,7 +220,8 @@ def _carriers(found: Findings, certificates: Certificates) -> str:
     budget = np.max(weighed[0].recipe["arguments"]["budget"])
     measured_in = resolve_divergence(weighed[0].recipe["arguments"]["divergence"]).title
     unseen = float(np.atleast_1d(weighed[0].details["unseen_weight"])[-1])
-    which = ", ".join(f"{found.called(index)} ({percent(weights[index])})" for index in order)
+    names = weighed[0].recipe["answers"].get("names") or [found.called(index) for index in range(weights.size)]
+    which = ", ".join(f"{names[index]} ({percent(weights[index])})" for index in order)
     return (
         f"At budget {budget:g} ({measured_in}) the worst case puts {percent(unseen)} of all weight on clients worse "
         f"than any that was seen, and most of the rest on {which}; without a shift all clients count the same."

@@ -20,13 +20,14 @@ from riskband.answers.responses import (
     TRUE_ANSWERS,
 )
 from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS
-from riskband.certificate import CERTIFICATE, USUAL_DELTA
+from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate
 from riskband.wording import (
     CHOSEN_BEFORE,
     FALSE_IN_GENERAL,
     confidence,
     down_to_digits,
     exactly,
+    rounded_down,
     rounded_up,
     short_delta,
 )
@@ -185,6 +186,17 @@ def who_answered(answers: Mapping[str, Any]) -> dict[str, str]:
 def num_clients_of(answers: Mapping[str, Any]) -> int:
     """Return how many clients answered, from the answers in a recipe; 0 if they do not say."""
     return int(np.sum(np.atleast_2d(answers["counts"])[0])) if "counts" in answers else len(answers.get("values", ()))
+
+
+def group_rows(certificate: Certificate) -> tuple[tuple[str, str, str], ...]:
+    """Return for each group its name, number of clients and interval for the mean risk, if it is of these."""
+    if "group_lower" not in certificate.details or certificate.recipe["arguments"].get("functional") != "mean":
+        return ()
+    sizes, lower, upper = (certificate.details[f"group_{name}"] for name in ("num_clients", "lower", "upper"))
+    return tuple(
+        (name, f"{int(size):,}", f"{rounded_down(low)} to {rounded_up(high)}")
+        for name, size, low, high in zip(sorted(certificate.recipe["groups"]), sizes, lower, upper, strict=True)
+    )
 
 
 def said_once(things: Iterable[Any], *, delta: float) -> tuple[str, ...]:

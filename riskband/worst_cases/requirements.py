@@ -40,6 +40,7 @@ REQUIRED = "require "
 """Begins the name of a certificate that a verdict follows from."""
 
 WORST_MEAN, WORST_SHARE = "worst_mean", "worst_share"
+_MEANT = re.compile(r"\s*([^<>=]+?)\s*(=<|=>|<|>)\s*([^<>=]+?)\s*")
 _WRITTEN = re.compile(r"\s*(.+?)\s*(<=|>=)\s*(.+?)\s*")
 _LARGEST_TRIED = 4_096  # clients
 _FINENESS = 8  # the number of clients that would decide is found to one part in so many
@@ -103,7 +104,9 @@ class Requirement:
             return text
         found = _WRITTEN.fullmatch(text) if isinstance(text, str) else None
         if found is None:
-            raise ValueError(f"a requirement must be NAME<=NUMBER or NAME>=NUMBER, got {text!r:.80}; {_EXAMPLE}")
+            meant = _MEANT.fullmatch(text) if isinstance(text, str) else None
+            remedy = f"write '{meant[1]}{'<=' if '<' in meant[2] else '>='}{meant[3]}'" if meant else _EXAMPLE
+            raise ValueError(f"a requirement must be NAME<=NUMBER or NAME>=NUMBER, got {text!r:.80}; {remedy}")
         try:
             limit = float(found[3])
         except ValueError as error:
