@@ -121,8 +121,10 @@ class Findings:
     def statement(self) -> str:
         """How sure all of it is, and how delta is shared."""
         parts = [(each.holds, each.delta) for each in self.events if each.validity == self.validity]
-        size = len(self.certificates)
-        return together(parts, num_certificates=size, validity=self.validity, answered_by=self.answered_by)
+        what = "this holds" if len(self.certificates) == 1 else "all of this holds together"
+        if len(parts) < len(self.events):
+            what = "all that is certified here holds together"
+        return together(parts, what=what, validity=self.validity, answered_by=self.answered_by)
 
     @cached_property
     def assumptions(self) -> tuple[str, ...]:
@@ -251,7 +253,7 @@ def findings(
         answered_by=_answered_by([*certificates.values(), *given.values()]),
         answers=next(iter(given.values())).recipe.get("answers", {}),
         gate=gate,
-        limits=tuple(dict.fromkeys([*limits, *_required_limits(gate)])),
+        limits=tuple(dict.fromkeys([*((limit, at) for limit, at in limits), *_required_limits(gate)])),
         unbounded=tuple(unbounded),
         names=_names(given.values(), names),
         band=band,
