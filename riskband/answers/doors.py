@@ -181,11 +181,11 @@ def _outside(values: FloatArray, rows: list[int], wanted: Wanted, door: Door) ->
         return [f"{door.percent} was given, but no value of column {wanted.column!r} is above 1; {remedy}"]
     if wanted.percent:
         return _listed("accuracies in percent must lie in [0, 100]", found, door, "correct these rows")
-    said, other = f"say {door.accuracy} or {door.percent}", "divide error rates in percent by 100; scale other losses"
-    kind, remedy = "losses", f"{said} of accuracies, {other}"
+    within = f"in column {wanted.column!r} must lie in [0, 1]"
     if wanted.accuracy is not None:
-        kind, remedy = "accuracies", f"for accuracies in percent add {door.percent}"
-    return _listed(f"{kind} in column {wanted.column!r} must lie in [0, 1]", found, door, remedy)
+        return _listed(f"accuracies {within}", found, door, f"for accuracies in percent add {door.percent}")
+    remedy = f"say {door.accuracy} or {door.percent} of accuracies, divide error rates in percent by 100"
+    return _listed(f"losses {within}", found, door, f"{remedy}; scale other losses")
 
 
 def _listed(rule: str, found: Mapping[int, str], door: Door, remedy: str, got: str = "got") -> list[str]:
