@@ -8,9 +8,7 @@ To look for new ones: HYPOTHESIS_PROFILE=explore pytest tests/laws tests/strateg
 from __future__ import annotations
 
 import gc
-import inspect
 import os
-from collections import defaultdict
 from collections.abc import Generator
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +22,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import pytest
 from hypothesis import settings
 
+from tests.sampling import repetitions
+
 settings.register_profile("default", derandomize=True, deadline=None, database=None, max_examples=40)
 settings.register_profile("thorough", derandomize=True, deadline=None, database=None, max_examples=100)
 settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
@@ -32,17 +32,6 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # These start servers and wait for them: first, so that nothing waits for them at the end, and one at a time, because
 # two SuperLinks with their SuperNodes on two cores may take longer to find each other than a run is patient.
 SERVERS = ("tests/end_to_end/", "tests/deployment/")
-
-# Of every test in these folders the default suite runs so many cases, spread over their list; the others are slow.
-# Those of a refusal (`pytest.raises`) are no repetitions: each is about another guard, and all of them run.
-DEFAULT_CASES = {
-    "tests/adversaries/": 1,
-    "tests/client/": 4,
-    "tests/reference/": 3,
-    "tests/server/": 2,
-    "tests/strategies/": 3,
-    "tests/validity/": 1,
-}
 
 SLOW_TIMEOUT = 900  # seconds, for a slow test; it is to end what hangs
 
@@ -74,23 +63,11 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.hookimpl(tryfirst=True)  # before `-m "not slow"` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(SERVERS))
-    cases = defaultdict(list)
-    for item in items:
-        if item.get_closest_marker("slow") is None:
-            cases[item.nodeid.partition("[")[0]].append(item)
-    for folder, most in DEFAULT_CASES.items():
-        for same in (same for name, same in cases.items() if name.startswith(folder) and not _refuses(same)):
-            kept = {(2 * number + 1) * len(same) // (2 * most) for number in range(most)}
-            for number in set(range(len(same))) - kept:
-                same[number].add_marker("slow")
+    for item in list(repetitions(items)):
+        item.add_marker("slow")
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
-
-
-def _refuses(cases: list[pytest.Item]) -> bool:
-    """Whether a test is about a refusal."""
-    return len(cases) > 1 and "pytest.raises(" in inspect.getsource(cases[0].function)
 
 
 @pytest.hookimpl(optionalhook=True)

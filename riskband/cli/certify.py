@@ -35,6 +35,8 @@ def run(options: argparse.Namespace) -> int:
     if has_no_order(risks):
         say(_COMES_SORTED)
     if request.tune:
+        if risks.names is None:  # of the clients that are left, the rows are no longer those of the table
+            risks = rb.ClientRisks(**risks.to_dict(), names=[f"row {row + 1}" for row in range(risks.num_clients)])
         pilot, risks = rb.split_clients(risks, pilot_share=request.pilot_share, seed=seed)
         asked = replace(asked, method=rb.OptimisedLevels(pilot, dict.fromkeys(request.tune, 1.0)))
     found = asking.certified(risks, asked)

@@ -149,7 +149,8 @@ def said_of_breakdown(goal: str, *, divergence: str, budget: float | None, beyon
         more = "and larger budgets were not asked for"
     elif beyond > budget * (1.0 + 1e-3):  # a band is bracketed more closely
         more = f"and not within {exactly(beyond)}, the next that was asked for"
-    return f"Up to budget {down_to_digits(budget)} in {unit} it is {found} that {goal}, {more}."
+    within = f"Up to budget {down_to_digits(budget)} in {unit}" if budget else f"Without a shift in {unit}"
+    return f"{within} it is {found} that {goal}, {more}."
 
 
 def goal_in_words(limit: float, threshold: float | None, *, is_measured: bool = False) -> str:

@@ -43,7 +43,10 @@ from riskband.duals import (
 from riskband.search import Bracket, largest_where
 from riskband.wording import chosen_before, exactly, in_short
 from riskband.worst_cases.divergences import (
-    DIVERGENCES,
+    CHI2,
+    HELLINGER2,
+    KL,
+    TV,
     FDivergence,
     Polygon,
     binary_worst_case,
@@ -138,8 +141,7 @@ def _direct_mean(
     """Bounds that stand alone, one for each budget at equal parts of delta, by bets on their duals (math §2.9)."""
     risks.require_certain_answers("method='betting'", "a band, rb.band(answers, delta=...)")
     risks = risks.in_order_of_names() if seed is None else risks
-    is_built_in = DIVERGENCES.get(f.name) is f  # a name alone says nothing of one's own
-    duals_of = BUILT_IN[f.name] if is_built_in else custom_duals(f)
+    duals_of = BUILT_IN.get(f) or custom_duals(f)
     values, names, part = np.empty(budgets.size), [], delta / budgets.size
     for place, budget in enumerate(budgets.ravel().tolist()):
         if budget == 0.0:
@@ -327,11 +329,11 @@ def variation_duals(risks: ClientRisks, budget: float) -> list[Dual]:
     return excess_duals(risks, offset=lambda cut: cut + (1.0 - cut) * min(budget, 1.0), slope=1.0)
 
 
-BUILT_IN: Mapping[str, Callable[[ClientRisks, float], list[Dual]]] = {
-    "chi2": square_duals,
-    "kl": exponential_duals,
-    "tv": variation_duals,
-    "hellinger2": pole_duals,
+BUILT_IN: Mapping[FDivergence, Callable[[ClientRisks, float], list[Dual]]] = {
+    CHI2: square_duals,
+    KL: exponential_duals,
+    TV: variation_duals,
+    HELLINGER2: pole_duals,
 }
 """For the divergences whose dual has one variable, from answers and a budget > 0 to duals."""
 

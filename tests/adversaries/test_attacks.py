@@ -11,12 +11,14 @@ from riskband.adversaries.attacks.fab import MinNorm
 from riskband.adversaries.attacks.pgd import Pgd
 from riskband.adversaries.attacks.witness import Witness
 from riskband.adversaries.base import Batch
+from riskband.adversaries.names import INPUT_ADVERSARIES
 from riskband.adversaries.registry import builder
 from riskband.models.losses import get_loss
 from tests.adversaries.nets import mlp
 from tests.adversaries.test_exact import COSTS, DoubleLinear, nearest_boundary_points, problem
 from tests.adversaries.test_inputs import examples_of, small_net, witness_of
 from tests.adversaries.transports import EXPONENTS, best_transports, losses_at
+from tests.sampling import every
 from tests.transport import curves_of, input_problem
 
 DUALS = {"l1": np.inf, "l2": 2, "linf": 1}
@@ -52,6 +54,24 @@ def test_flips_of_linear_models_are_exact(order, norm, adversary):
     curves = curves_of(model, x, y, loss="zero_one", order=order, norm=norm, space="input", adversary=adversary)
     np.testing.assert_allclose(curves.values(RADII)[0], knapsack(costs, RADII), atol=1e-5)
     assert curves.adversarial_unit == pytest.approx(costs.mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize("adversary", every("adversary", INPUT_ADVERSARIES))
+def test_every_adversary_brackets_the_truth_of_a_linear_model(adversary):
+    """Attacks find all flips within the largest budget; where a bound is proved, it is exact there."""
+    _, weight, bias, x, y = problem(seed=3, num_examples=4, num_features=3, num_classes=3)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3)).double()
+    with torch.no_grad():
+        model[0].weight.copy_(torch.from_numpy(weight))
+        model[0].bias.copy_(torch.from_numpy(bias))
+    truth = knapsack(flip_distances(weight, bias, x, y, "l2"), RADII)
+    settings = {"loss": "zero_one", "order": 1, "norm": "l2", "space": "input", "distances": (2.0,)}
+    lower, upper = curves_of(model, x, y, adversary=adversary, **settings).values(RADII)
+    assert np.all(lower <= truth + 1e-6)
+    if INPUT_ADVERSARIES[adversary].proves:
+        np.testing.assert_allclose(upper, truth, atol=1e-5)
+    if adversary != "lipschitz":
+        assert lower[0] == truth[0] < lower[1] < lower[-1] == 1.0
 
 
 @pytest.mark.parametrize("norm", list(EXPONENTS))

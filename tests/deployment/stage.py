@@ -16,12 +16,13 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from simulations.launcher import free_port, processes_of
 from tests.deployment import compose
+from tests.waiting import wait_until
 
 PATIENCE = 120.0
 _ADDRESS = re.compile(r"\b(superlink|supernode|localhost|127\.0\.0\.1|0\.0\.0\.0):(8000|909[45])\b")
@@ -271,16 +272,6 @@ class _Namespaces:
 
     def _name(self, name: str) -> str:
         return f"{self._prefix}-{name}"
-
-
-def wait_until(
-    condition: Callable[[], Any], *, timeout: float = PATIENCE, what: Callable[[], str] = lambda: "waited in vain"
-) -> None:
-    """Wait for something, and say what is wrong if it does not come."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.25)
 
 
 def _ip(*arguments: str) -> None:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from server.run.ledger import read_ledger
 from server.run.lock import LOCK_FILE
 from simulations.__main__ import main
 from simulations.launcher import COMPLETED, private_superlink
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at processes through /proc")
 
@@ -80,13 +81,6 @@ def is_alive(pid: int, started: str) -> bool:
     """Whether this very process still runs: no other with its id, and no dead one that waits to be counted."""
     stat = stat_of(pid)
     return stat is not None and stat[2] == started and stat[0] != "Z"
-
-
-def wait_until(condition: Callable[[], Any], *, timeout: float = 300.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)
 
 
 def listening_addresses(pids: Iterable[int]) -> set[str]:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from simulations.launcher import (
     processes_of,
     signals_as_exceptions,
 )
+from tests.waiting import wait_until
 
 HEALTHY = """
 import http.server, sys
@@ -102,10 +102,7 @@ def test_a_ray_beside_it_that_ends_later_is_noticed_and_said(tmp_path: Path) -> 
         assert not superlink.has_lost_ray()
         assert superlink.simulation_problem() == ""
         (superlink.home / "end").touch()
-        deadline = time.monotonic() + 60
-        while not superlink.has_lost_ray():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(superlink.has_lost_ray, timeout=60)
         problem = superlink.simulation_problem()
         assert "Ray, which runs the simulated clients, failed: it ended before the run did" in problem
         assert "--resume" in problem

@@ -18,8 +18,8 @@ from tests.end_to_end.test_flwr_run import (
     finish,
     metrics_of,
     start,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 
 def num_answers(folder: Path) -> int:

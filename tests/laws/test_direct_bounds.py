@@ -81,7 +81,7 @@ def test_certificates_say_how_they_were_made_and_verify():
         assert certificate.method == {1: "betting", 5: "betting"}.get(
             certificate.recipe["arguments"].get("seed"), certificate.method
         )
-    assert "chosen before any answer was seen: divergence own, budget 0.1 to 0.3 (2)" in own.assumptions
+    assert "chosen before any answer was seen: shift in own, budget 0.1 to 0.3 (2)" in own.assumptions
     assert own.method == "betting"
     assert certificate.method == "truncated:0.9:1 band"
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import riskband as rb
 from riskband.cli import main
-from riskband.functionals.functional import FUNCTIONALS, resolve
+from riskband.functionals.functional import resolve
 from tests.laws.draws import LOCALS, METHODS, client_risks, random_member
+from tests.sampling import every
 
 VALUES = (np.arange(60) % 20 * np.arange(60) % 80) / 80
 BAND = rb.band(rb.ClientRisks(VALUES, 80), delta=0.1, eta="grid")
@@ -49,12 +50,13 @@ NAMES = st.sampled_from([*SNAPSHOT, "share:0.3", "quantile:0", "quantile:1", "sh
 GROWING = ["mean", "cvar:0.8", "quantile:0.7", "share:0.3", "interval:0.3:0.9", "linear", "maximum:5", "minimum:4"]
 
 
-def test_every_name_is_drawn():
-    assert {resolve(name).name.split(":")[0] for name in FUNCTIONALS_WITH_PARAMETERS} <= set(FUNCTIONALS)
-    assert {name.split(":")[0] for name in FUNCTIONALS_WITH_PARAMETERS} == set(FUNCTIONALS)
-
-
-FUNCTIONALS_WITH_PARAMETERS = [*SNAPSHOT, "share:0.3"]
+@pytest.mark.parametrize("name", every("functional", [*SNAPSHOT, "share:0.3"]))
+def test_no_member_of_a_band_lies_outside_of_the_bounds(name):
+    functional, rng = resolve(name), np.random.default_rng(0)
+    for band in (BAND, COUNTED):
+        lower, upper = functional.interval(functional.limits(band))
+        values = [functional.of_distribution(random_member(band, rng)) for _ in range(50)]
+        assert lower - 1e-9 <= min(values) < max(values) <= upper + 1e-9
 
 
 @pytest.mark.parametrize("name", SNAPSHOT)

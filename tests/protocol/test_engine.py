@@ -17,6 +17,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from riskband.flower import testing
 from riskband.flower.testing import Delivery, InProcessGrid, node_unavailable
+from tests.waiting import wait_until
 
 app = ClientApp()
 
@@ -237,12 +238,10 @@ def test_what_ever_a_client_raises_is_its_own_failure(raised):
     assert (failed.code, failed.reason) == (2, f"{raised}:<'now'>")
 
 
-@pytest.mark.parametrize("reply_timeout", [None, 60.0])
+@pytest.mark.parametrize("reply_timeout", [None, 1e6])  # which nobody waits for
 def test_what_is_no_message_is_the_failure_of_its_client(reply_timeout):
     grid = network(behaviours={1: lambda message, answer: [Delivery(None)]}, reply_timeout=reply_timeout)
-    start = time.monotonic()
     assert [reply.error.code for reply in exchange(grid) if reply.has_error()] == [2]
-    assert time.monotonic() - start < 20.0
 
 
 def test_nobody_starts_to_work_when_the_time_is_over():
@@ -289,10 +288,7 @@ def test_no_thread_outlives_its_network():
     for _ in range(5):
         exchange(network(num_clients=1, reply_timeout=60.0))
     gc.collect()
-    deadline = time.monotonic() + 10.0
-    while any(thread.name == "client" for thread in threading.enumerate()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not [thread for thread in threading.enumerate() if thread.name == "client"]
+    wait_until(lambda: all(thread.name != "client" for thread in threading.enumerate()), timeout=10.0)
 
 
 def test_nodes_register_when_they_are_said_to():

@@ -12,14 +12,15 @@ from scipy.optimize import brentq
 from scipy.special import logsumexp
 
 import riskband as rb
+from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.betting import constant_stakes_upper_mean
+from tests.sampling import every
 
 SEEN = np.array([0.1, 0.4, 0.4, 0.7])
 NUM_EXAMPLES = 10
 GUESSES = (0.0, 0.5, 1.0)
 POINTS = np.linspace(0.0, 0.99, 67)  # F(1) = 1 needs no data
 UNKNOWN = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0)]  # wrong, missing
-BANDS = list(product(["marginal", "counted", "union", "observed"], ["dkw", "berk_jones"]))
 
 
 def uncertain(num_wrong, num_missing):
@@ -40,7 +41,8 @@ def true_risks(wrong, guess):
 
 
 @pytest.mark.parametrize(("num_wrong", "num_missing"), UNKNOWN)
-@pytest.mark.parametrize(("local", "method"), BANDS)
+@pytest.mark.parametrize("method", ["dkw", "berk_jones"])
+@pytest.mark.parametrize("local", every("local step", LOCAL_STEPS))
 def test_each_side_is_the_worst_over_all_possible_truths(local, method, num_wrong, num_missing):
     settings = {"delta": 0.4, "local": local, "method": method}
     if local == "counted":

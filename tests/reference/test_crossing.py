@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import product
 from math import factorial
 
 import numpy as np
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from scipy.stats import ksone, kstwo
 
 from riskband.bands.crossing import crossing_probability
+from riskband.bands.methods import NAMED_LEVELS
+from tests.sampling import every
 
 DENOMINATOR = 24
 
@@ -66,6 +69,15 @@ def corridors(draw):
 )
 def test_the_reference_numbers_of_the_design(lower, upper, expected):
     assert crossing_probability(lower, upper) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("method", every("level method", NAMED_LEVELS))
+def test_levels_of_every_method_hold_with_their_probability(method):
+    for sides, delta in product(("lower", "upper", "two"), (0.01, 0.4)):
+        lower, upper = NAMED_LEVELS[method](9, delta, sides)
+        corridor = np.zeros(9) if lower is None else lower, np.ones(9) if upper is None else upper
+        probability = float(steck(*([Fraction(each) for each in side.tolist()] for side in corridor)))
+        assert 1.0 - delta - 1e-12 <= probability <= 1.0 - delta / 8.0
 
 
 @settings(max_examples=300, deadline=None)

@@ -99,7 +99,7 @@ def test_outcomes_expect_at_least_what_the_dual_needs(size, budget):
     for make in BUILT_IN.values():
         counted, exact = make(all_counts(size), budget), make(known, budget)
         exact = [dual for dual in exact for _ in range(2 if make is square_duals and dual in exact[32:] else 1)]
-        for dual, other in zip(counted, exact, strict=make is not BUILT_IN["tv"]):
+        for dual, other in zip(counted, exact, strict=make is not BUILT_IN[rb.DIVERGENCES["tv"]]):
             means = np.array([expected(dual.outcomes, size, risk) for risk in risks.tolist()])
             assert np.all(dual.bound(means) >= other.bound(other.outcomes) - 1e-9)
 
@@ -135,22 +135,20 @@ def test_a_late_excess_is_less_biased_than_the_plain_one():
 
 
 @pytest.mark.parametrize("budget", [1e-4, 0.01, 0.1, 0.5])
-@pytest.mark.parametrize("name", ["chi2", "kl", "tv", "hellinger2"])
+@pytest.mark.parametrize("name", rb.DIVERGENCES)
 def test_the_best_dual_of_the_grid_is_next_to_the_worst_case(name, budget):
     """At the mean outcomes of a known distribution: never below the primal, and above it by no more than is stated."""
-    own = rb.custom_divergence("own", GENERATORS[name], slope_at_infinity=rb.DIVERGENCES[name].slope_at_infinity)
-    makers = ((BUILT_IN[name], 1e-3), (custom_duals(own), 1e-2))
+    f = rb.DIVERGENCES[name]
+    own = rb.custom_divergence("own", f.generator, slope_at_infinity=f.slope_at_infinity)
+    makers = [(custom_duals(own), 1e-2), *([(BUILT_IN[f], 1e-3)] if f in BUILT_IN else [])]
     for seed, law in enumerate([(3, 21), (0.5, 2), (5, 5)]):
         values = np.random.default_rng(seed).beta(*law, size=100)
         risks = rb.ClientRisks(values, 1, binary=False)
         known, weights = np.append(values, 1.0), np.append(np.full(100, 1 / 100), 0.0)
-        worst, _ = robust_mean(known, weights, divergence=rb.DIVERGENCES[name], budget=budget)
+        worst, _ = robust_mean(known, weights, divergence=f, budget=budget)
         for make, gap in makers:
             best = min(float(dual.bound(np.mean(dual.outcomes))) for dual in make(risks, budget))
             assert worst - 1e-7 <= best <= worst + gap
-
-
-GENERATORS = {name: divergence.generator for name, divergence in rb.DIVERGENCES.items()}
 
 
 def test_the_tail_of_known_risks_is_bounded_by_the_best_cut():
@@ -161,7 +159,7 @@ def test_the_tail_of_known_risks_is_bounded_by_the_best_cut():
 
 
 @pytest.mark.parametrize("budget", [1e-8, 0.2, 1.9, 50.0])
-@pytest.mark.parametrize("make", [square_duals, exponential_duals, pole_duals, BUILT_IN["tv"]])
+@pytest.mark.parametrize("make", [square_duals, exponential_duals, pole_duals, BUILT_IN[rb.DIVERGENCES["tv"]]])
 def test_least_means_invert_bounds(make, budget):
     values = np.linspace(0.0, 1.0, 12)
     for dual in make(rb.ClientRisks(values, 10, binary=False), budget):

@@ -8,6 +8,7 @@ import pytest
 
 import riskband as rb
 from riskband.worst_cases.divergence_bounds import taut_string
+from tests.reference.definitions import program_cost
 
 
 def measured_band(values, *, delta=0.3, num_examples=100, **settings):
@@ -29,13 +30,7 @@ def nearest_members(source, target, name):
     for band, mass in ((source, p), (target, q)):
         cdf = cp.cumsum(mass)[:-1]
         inside += [cdf >= band.lower(risk), cdf <= band.upper(risk)]
-    objective = {
-        "kl": lambda: cp.sum(cp.kl_div(q, p)),
-        "tv": lambda: cp.sum(cp.abs(q - p)) / 2,
-        "chi2": lambda: cp.sum([cp.quad_over_lin(q[i] - p[i], p[i]) for i in range(risk.size + 1)]),
-        "hellinger2": lambda: 2 - 2 * cp.sum([cp.geo_mean(cp.hstack([p[i], q[i]])) for i in range(risk.size + 1)]),
-    }[name]()
-    problem = cp.Problem(cp.Minimize(objective), inside)
+    problem = cp.Problem(cp.Minimize(program_cost(q, p, name)), inside)
     return problem.solve(solver=cp.CLARABEL)
 
 

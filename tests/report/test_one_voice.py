@@ -91,6 +91,11 @@ def test_without_names_a_client_is_its_row_everywhere(table, tmp_path, capsys):
     assert main(["certify", str(table), "--num-examples", "100", "--mean", "--out", str(out)]) == 0
     row = f"row {int(np.argmax(_losses(table))) + 1}"
     assert f"({row});" in capsys.readouterr().out
+    assert (
+        main(["certify", str(table), "--num-examples", "100", "--mean", "--tune", "mean", "--pilot-share", "0.5"]) == 0
+    )
+    (left,) = re.findall(r"largest ([\d.]+) \(row (\d+)\)", capsys.readouterr().out)
+    assert _losses(table)[int(left[1]) - 1] == float(left[0])
     assert main(["report", str(out), "-o", str(page)]) == 0
     assert f"<td>{row}</td>" in re.sub(r"<th[^>]*>(.*?)</th>", r"<td>\1</td>", page.read_text())
 

@@ -23,8 +23,10 @@ from server.config import load_config
 from server.problems import ConfigError
 from server.run.folder import read_events
 from server.run.ledger import read_ledger
+from server.studies import STUDIES
 from server.training import TrainingError, prepare_model
 from strategies.asking.query import QuorumError
+from tests.sampling import every
 from tests.server.conftest import PROJECT
 from tests.server.running import raises, run_app
 from worlds.population import Population, spec_from_config
@@ -250,10 +252,7 @@ def test_the_clients_that_train_are_others_than_those_that_answer(tmp_path: Path
     assert all("estimated" in each["statement"] for each in trainers["findings"]["breakdowns"])
 
 
-STRATEGIES = ("f_divergence", "wasserstein", "dispersion", "selection", "secure_histogram")
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", every("study", STUDIES))
 def test_from_clients_that_trained_every_strategy_makes_estimates(
     tmp_path: Path, defaults: Mapping[str, Any], strategy: str
 ) -> None:

@@ -7,16 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from riskband import DIVERGENCES
 from server.config import load_config
 from server.problems import ConfigError
 from server.run.folder import ResultFolder
 from server.run.lock import FolderError
 from server.studies.f_divergence import Settings, settings_of
+from tests.sampling import every
 
 PROJECT = Path(__file__).resolve().parents[2]
 DEFAULTS = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
 SMOOTHED = {"space": "input", "adversary": "smoothing:0.25"}
-SCENARIOS = sorted((PROJECT / "simulations" / "scenarios").glob("*.toml"))
+SCENARIOS = {path.stem: path for path in sorted((PROJECT / "simulations" / "scenarios").glob("*.toml"))}
 
 
 def test_defaults_are_valid_and_complete() -> None:
@@ -26,7 +28,7 @@ def test_defaults_are_valid_and_complete() -> None:
     assert config.of(Settings).budgets == (0.05, 0.1, 0.2)
 
 
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", every("scenario", SCENARIOS, SCENARIOS))
 def test_scenarios_are_valid_and_named_like_their_files(path: Path) -> None:
     scenario = tomllib.loads(path.read_text())
     assert set(scenario) <= set(DEFAULTS)  # Flower refuses keys that have no default
@@ -182,7 +184,7 @@ def test_text_from_a_command_line_is_read_like_typed_values() -> None:
 @given(
     delta=st.floats(1e-6, 1, exclude_max=True),
     budgets=st.lists(st.floats(0, 1e6), min_size=1, max_size=5, unique=True),
-    divergences=st.lists(st.sampled_from(["kl", "chi2", "tv", "hellinger2"]), min_size=1, unique=True),
+    divergences=st.lists(st.sampled_from(sorted(DIVERGENCES)), min_size=1, unique=True),
 )
 def test_what_flower_carries_gives_the_same_configuration_back(
     delta: float, budgets: list[float], divergences: list[str]

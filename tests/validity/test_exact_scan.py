@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 from scipy.special import beta as beta_function
-from scipy.special import logsumexp, xlogy
+from scipy.special import logsumexp
 from scipy.stats import binom
 
 import riskband as rb
@@ -26,6 +26,7 @@ from riskband.functionals.bets import DirectBounds
 from riskband.functionals.functional import FUNCTIONALS, resolve
 from riskband.functionals.pairs import Pairs
 from riskband.worst_cases.divergences import DIVERGENCES
+from tests.reference.definitions import GENERATORS
 from tests.validity.coverage import is_rejected
 
 DELTA = 0.05
@@ -41,12 +42,7 @@ def _within(generator):
     return lambda p: np.array([1.0 if excess(1.0, x) <= 0 else brentq(excess, x, 1.0, args=(x,)) for x in p.tolist()])
 
 
-WITHIN = {
-    "kl": _within(lambda t: xlogy(t, t)),
-    "chi2": _within(lambda t: (t - 1) ** 2),
-    "tv": _within(lambda t: abs(t - 1) / 2),
-    "hellinger2": _within(lambda t: (np.sqrt(t) - 1) ** 2),
-}
+WITHIN = {name: _within(f) for name, f in GENERATORS.items()}
 TRUTHS = {  # of risks that are 1 with probability p and else 0
     "mean": lambda p: p,
     "cvar:0.9": lambda p: np.minimum(p / 0.1, 1.0),

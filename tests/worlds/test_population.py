@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from protocol.examples import Examples
+from tests.sampling import every
+from worlds.corruptions import CorruptionShift
 from worlds.population import NETWORKS, ClientGroup, Population, PopulationSpec, spec_from_config
 from worlds.shifts import (
     AffineShift,
@@ -73,10 +75,22 @@ def test_a_client_is_the_same_in_another_process():
     assert result.stdout.strip() == fingerprint(Population(PopulationSpec(seed=5)).client(11))
 
 
-@pytest.mark.parametrize("shifts", SHIFTS)
+ONE_SHIFT = {
+    "AffineShift": (AFFINE,),
+    "DirichletLabelShift": (LABEL,),
+    "RowAffineShift": (RowAffineShift(0.1, 0.2),),
+    "ResolutionShift": (ResolutionShift((3, 5, 8)),),
+    "ColourShift": (ColourShift(),),
+    "RotationShift": (RotationShift((10.0, 50.0)),),
+    "CorruptionShift": (CorruptionShift(kinds=("fog", "shear")),),
+}
+
+
+@pytest.mark.parametrize("shifts", [(), (AFFINE, LABEL), (LABEL, AFFINE), *every("shift", ONE_SHIFT, ONE_SHIFT)])
 def test_exact_risk_is_the_limit_of_many_draws(shifts):
-    num_examples = 200_000
-    population = Population(PopulationSpec(seed=1, examples_per_client=num_examples, shifts=shifts))
+    num_examples, dataset = 50_000, "colour-digits" if shifts == ONE_SHIFT["ColourShift"] else "digits"
+    spec = PopulationSpec(seed=1, examples_per_client=num_examples, shifts=shifts, dataset=dataset)
+    population = Population(spec)
     truth, examples = population.distribution(4), population.client(4)
 
     def losses(x, y):  # any function of (x, y) with values in [0, 1] will do

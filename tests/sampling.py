@@ -1,0 +1,74 @@
+"""Which cases the default suite runs: some of each test, and of every entry of a registry at least one.
+
+A test that is about every entry of a registry gets its cases from `every`. However few cases of a test the default
+suite runs, one of each entry is among those of all tests; `test_registries.py` fails if an entry has none.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+Entry = tuple[str, str]
+"""The kind of a registry, and a name in it."""
+
+# Of every test in these folders the default suite runs so many cases, spread over their list; the others are slow.
+# Those of a refusal (`pytest.raises`) are no repetitions: each is about another guard, and all of them run.
+DEFAULT_CASES = {
+    "tests/adversaries/": 1,
+    "tests/client/": 4,
+    "tests/reference/": 3,
+    "tests/server/": 2,
+    "tests/strategies/": 3,
+    "tests/validity/": 1,
+}
+
+
+def every(kind: str, names: Iterable[str], values: Mapping[str, Any] | None = None) -> list[Any]:
+    """Return the values of a parameter with which a test is about entries of a registry, marked as such.
+
+    They are the names, with parameters after a colon or without, or what `values` has for them.
+    """
+    return [
+        pytest.param(
+            name if values is None else values[name], id=name, marks=pytest.mark.entry(kind, name.partition(":")[0])
+        )
+        for name in names
+    ]
+
+
+def entries_of(case: pytest.Item) -> set[Entry]:
+    """Return the entries that a case is about."""
+    return {mark.args for mark in case.iter_markers("entry")}
+
+
+def repetitions(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield the cases that the default suite does without."""
+    fast = [item for item in items if item.get_closest_marker("slow") is None]
+    spare = list(_spare(fast))
+    left_out = set(spare)
+    covered = {entry for item in fast if item not in left_out for entry in entries_of(item)}
+    for item in spare:
+        if entries_of(item) <= covered:
+            yield item
+        covered |= entries_of(item)
+
+
+def _spare(fast: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield the cases beyond those of `DEFAULT_CASES`."""
+    cases = defaultdict(list)
+    for item in fast:
+        cases[item.nodeid.partition("[")[0]].append(item)
+    for folder, most in DEFAULT_CASES.items():
+        for same in (same for name, same in cases.items() if name.startswith(folder) and not _refuses(same)):
+            kept = {(2 * number + 1) * len(same) // (2 * most) for number in range(most)}
+            yield from (same[number] for number in range(len(same)) if number not in kept)
+
+
+def _refuses(cases: list[pytest.Item]) -> bool:
+    """Whether a test is about a refusal."""
+    return len(cases) > 1 and "pytest.raises(" in inspect.getsource(cases[0].function)  # type: ignore[attr-defined]
