@@ -40,6 +40,11 @@ def contradictions(
     entries: dict[str, Any] = dict(found.get("certificates", {}))
     stored = _stored(page)
     problems = [f"JSON and page: {line}" for line in _two_numbers({**entries, **_renamed(stored)})]
+    problems += [
+        f"{name} is {entry['value']} in JSON and {stored[name]['value']} on the page"
+        for name, entry in entries.items()
+        if name in stored and not np.allclose(entry["value"], stored[name]["value"], rtol=0.0, atol=1e-9)
+    ]
     problems += _shares(found, entries, delta=delta)
     problems += _wrong_verdicts(found.get("gate"), entries)
     best = _bounds({**entries, **_renamed(stored)})
@@ -62,11 +67,13 @@ def _renamed(entries: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{name} (page)": entry for name, entry in entries.items()}
 
 
-def _name(entry: Mapping[str, Any]) -> str | None:
-    """What a certificate bounds, if it is whole; of an entry of report.json, which has no recipe, its quantity."""
-    if "recipe" not in entry:
-        return f"{entry['quantity']}, {entry.get('divergence')}"
-    return rb.Certificate.from_dict(entry).name
+def _name(entry: Mapping[str, Any]) -> str:
+    """What a certificate bounds; of an entry of report.json, which has no recipe, as far as it says that."""
+    if "recipe" in entry:
+        return rb.Certificate.from_dict(entry).name
+    if entry["kind"] == "mean" or set(entry["axes"]) == {"budget"}:
+        return ":".join(filter(None, (entry["kind"], entry.get("divergence"))))
+    return str(entry["quantity"])
 
 
 def _bounds(entries: Mapping[str, Any]) -> Numbers:
@@ -80,9 +87,9 @@ def _bounds(entries: Mapping[str, Any]) -> Numbers:
         if not axes or set(axes) == {"budget"}:
             budgets = axes.get("budget", [_own_budget(entry)])
             for budget, value in zip(budgets, values.ravel().tolist(), strict=True):
-                plain = name.removesuffix(f":{budget:.15g}") if budget is not None and name else name
+                plain = name if budget is None else name.removesuffix(f":{budget:.15g}")
                 # A worst mean without a shift is the mean.
-                key = ("mean", None) if budget == 0.0 and str(plain).startswith("worst_mean") else (str(plain), budget)
+                key = ("mean", None) if budget == 0.0 and plain.startswith("worst_mean") else (plain, budget)
                 found.setdefault(key, set()).add(value)
     return found
 

@@ -35,7 +35,7 @@ def test_mlflow_has_numbers_sentences_and_files_that_verify(tmp_path, monkeypatc
         "riskband/mean/certificate/upper": CERTIFICATES["mean"].value,
         "riskband/quantile:0.5/certificate/upper": median.value,
         "riskband/quantile:0.5/certificate/lower": median.lower,
-        "riskband/mean_bound/estimate/upper": estimate().value,
+        "riskband/mean/estimate/upper": estimate().value,
     }
     assert found.tags["riskband/mean"] == CERTIFICATES["mean"].statement
     assert "carried by" in found.tags["riskband/curve"]

@@ -40,7 +40,7 @@ def summary(found: Findings, risks: rb.ClientRisks, *, how_read: str, binary: bo
     lines += [
         f"  {each}: not bounded from above by these answers, so without a certificate" for each in found.unbounded
     ]
-    lines += [f"  {each.statement}" for each in found.breakdowns]
+    lines += dict.fromkeys(f"  {each.statement}" for each in found.breakdowns)
     lines += ["if all of this is true:", *(f"  - {line}" for line in found.assumptions)]
     if found.gate is not None:
         lines += ["", "what was required, if all of the above is true:"]

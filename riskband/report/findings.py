@@ -121,8 +121,10 @@ class Findings:
     def statement(self) -> str:
         """How sure all of it is, and how delta is shared."""
         parts = [(each.holds, each.delta) for each in self.events if each.validity == self.validity]
-        size = len(self.certificates)
-        return together(parts, num_certificates=size, validity=self.validity, answered_by=self.answered_by)
+        what = "this holds" if len(self.certificates) == 1 else "all of this holds together"
+        if len(parts) < len(self.events):
+            what = "all that is certified here holds together"
+        return together(parts, what=what, validity=self.validity, answered_by=self.answered_by)
 
     @cached_property
     def assumptions(self) -> tuple[str, ...]:

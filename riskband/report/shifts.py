@@ -75,7 +75,9 @@ def divergence_shift(
             what = _column(point, found)
             columns[what], extra = _bounds(found, divergence, grid, point)
             made |= {f"{what}, {unit}" if len(asked) > 1 else what: each for each in extra}
+        said = [line for each in shifts for line in each.breaks]  # that nothing is certified is said once
         broken = [each.statement for each in found.breakdowns if each.divergence == divergence]
+        broken = [line for line in broken if line not in said]
         shift = _one_shift(found, divergence, grid, columns, shows_all=is_own, given=given)
         shifts.append(replace(shift, breaks=(*broken, *(() if shifts else breaks))))
         everything |= made

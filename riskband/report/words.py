@@ -114,7 +114,7 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def together(events: Sequence[tuple[str, float]], *, num_certificates: int, validity: str, answered_by: str) -> str:
+def together(events: Sequence[tuple[str, float]], *, what: str, validity: str, answered_by: str) -> str:
     """Return how sure all that was found is, from how each event holds ("own", "band" or "groups") and its delta."""
     delta, parts = added(each for _, each in events), [short_delta(each) for _, each in events]
     num_bands, shared = sum(holds != "own" for holds, _ in events), f"delta = {short_delta(delta)}"
@@ -126,7 +126,6 @@ def together(events: Sequence[tuple[str, float]], *, num_certificates: int, vali
         shared += " for one band, off which all is read"
     if validity == CERTIFICATE:
         often = "; more often than every second time it may be false" if delta > 0.5 else ""
-        what = "all of this holds together" if num_certificates > 1 else "this holds"
         return f"with probability at least {confidence(delta)} {what} ({shared}{often})"
     if answered_by == "trainers":
         return f"estimates of what would be certified if these clients had no part in making the model ({shared})"

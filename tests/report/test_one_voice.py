@@ -194,3 +194,12 @@ def test_each_contradiction_that_was_there_is_found(table, tmp_path, capsys):
     for what, *changed in wrong(document, page, terminal):
         report, text, printed = changed
         assert contradictions(report, page=text, terminal=printed, delta=0.05) != [], what
+
+
+def test_that_nothing_is_certified_is_said_once_whatever_the_divergences(table, tmp_path, capsys):
+    out, page = tmp_path / "certificate.json", tmp_path / "page.html"
+    asked = ["--mean", "--target", "0.05", "--divergence", "chi2", "tv", "kl", "--out", str(out)]
+    assert main(["certify", str(table), "--num-examples", "100", *asked]) == 0
+    line = "It is not certified that the mean risk is at most 0.05, not even without a shift."
+    assert capsys.readouterr().out.count(line) == 1
+    assert main(["report", str(out), "-o", str(page)]) == 0
