@@ -162,3 +162,17 @@ def test_percent_is_read_as_at_the_other_doors():
     np.testing.assert_allclose(of_frame.values, [3 / 20, 3 / 30, 9 / 40, 20 / 50], atol=1e-15)
     with pytest.raises(ValueError, match="percent=True is for accuracies"):
         KeepRisks(error="err", percent=True)
+
+
+def test_clients_without_the_metric_are_dropped_and_counted_as_at_the_other_doors():
+    made = records([0.9, 0.8, np.nan, 0.5], [10, 20, 30, 40], name=["a", "b", "c", "d"])
+    made[3]["metrics"] = MetricRecord({"num-examples": 40})
+    kept = KeepRisks(accuracy="acc", name="name", drop_missing=True, aggregate=lambda records, key: MetricRecord())
+    kept(made, "num-examples")
+    assert kept.rounds[0].missing == {"c": "no 'acc'", "d": "no 'acc'"}
+    table = {"acc": [0.9, 0.8, None, None], "n": [10, 20, 30, 40], "name": ["a", "b", "c", "d"]}
+    of_frame = {"accuracy": "acc", "num_examples": "n", "client": "name", "drop_missing": True, "num_missing": 1}
+    assert kept.risks(num_missing=1) == rb.ClientRisks.from_frame(table, **of_frame, answered_by="trainers")
+    strict = KeepRisks(accuracy="acc", name="name", aggregate=lambda records, key: MetricRecord())
+    with pytest.warns(UserWarning, match="say drop_missing=True, or let such a client raise"):
+        strict(made[:3], "num-examples")
