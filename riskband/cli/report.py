@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -47,14 +47,15 @@ def run(options: argparse.Namespace) -> int:
     if out.suffix.lower() not in (".html", ".htm") or out.resolve() in sources:
         raise ValueError(f"--out must be a new page that ends in .html, got {options.out!r}")
     requirements = [Requirement.of(text) for text in options.require]
-    entries, gates, names = _read(options.files)
+    entries, gates, said = _read(options.files)
     certificates = {name: _checked(name, entry) for name, entry in entries.items()}
     gate = _gate(certificates, gates, requirements)
     own = {name: each for name, each in certificates.items() if not name.startswith(REQUIRED)}
     title = options.title or Path(options.files[0]).stem
     # By name: an import would make the house one floor higher (tests/house.py).
     made_by = import_module("riskband.report.page")
-    facts = made_by.RunFacts(names=names)
+    limits = {(each["limit"], each["threshold"]): None for each in said.get("breakdowns", ())}
+    facts = made_by.RunFacts(names=tuple(said.get("clients", ())), limits=tuple(limits))
     page = made_by.report_page(own or certificates, title=title, require=gate or (), facts=facts, public=options.public)
     out.write_text(page, encoding="utf-8")
     if options.json:
@@ -69,21 +70,21 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _read(files: list[str]) -> tuple[dict[str, Any], list[Mapping[str, Any]], tuple[str, ...]]:
-    """Certificates by name, in the order of the files, the verdicts that the files hold, and the clients' names."""
+def _read(files: list[str]) -> tuple[dict[str, Any], list[Mapping[str, Any]], Mapping[str, Any]]:
+    """Certificates by name, in the order of the files, the verdicts they hold, and what the first says together."""
     if len({Path(file).resolve() for file in files}) < len(files):
         raise ValueError(f"every file may be given once, got {', '.join(files)}")
     entries: dict[str, Any] = {}
     gates: list[Mapping[str, Any]] = []
-    names: Sequence[str] = ()
+    said: Mapping[str, Any] = {}
     for file in files:
         document = read_document(file)
         for name, entry in document["certificates"].items():
             called = Path(file).stem if name == "certificate" else name
             entries[called if called not in entries else f"{called} of {file}"] = entry
         gates += [document["gate"]] if "gate" in document else []
-        names = names or document.get("findings", {}).get("clients", ())
-    return entries, gates, tuple(map(str, names))
+        said = said or document.get("findings", {})
+    return entries, gates, said
 
 
 def _checked(name: str, entry: Any) -> rb.Certificate:

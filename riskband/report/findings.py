@@ -253,7 +253,7 @@ def findings(
         answered_by=_answered_by([*certificates.values(), *given.values()]),
         answers=next(iter(given.values())).recipe.get("answers", {}),
         gate=gate,
-        limits=tuple(dict.fromkeys([*limits, *_required_limits(gate)])),
+        limits=tuple(dict.fromkeys([*((limit, at) for limit, at in limits), *_required_limits(gate)])),
         unbounded=tuple(unbounded),
         names=_names(given.values(), names),
         band=band,

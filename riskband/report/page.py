@@ -116,7 +116,7 @@ def _rendered(
     known: Mapping[str, Certificate] | None = None,
 ) -> str:
     """The page, with the certificates that are `known` instead of those made now, which round as this machine does."""
-    found = findings(certificates, gate=gate, names=facts.names)
+    found = findings(certificates, gate=gate, limits=facts.limits, names=facts.names)
     if num_clients_of(found.answers) > _MOST_FOR_A_BAND:
         found = replace(found, band=None)
     view = view_of(found, title=title, facts=facts, public=public)

@@ -52,7 +52,7 @@ class Shift:
 
 
 def divergence_shift(
-    found: Findings, *, threshold: float | None, breaks: Sequence[str], public: bool
+    found: Findings, *, threshold: float | None, public: bool
 ) -> tuple[tuple[Shift, ...], dict[str, Certificate]]:
     """What may change if kinds of clients become more frequent, and the certificates that were made for it.
 
@@ -79,7 +79,7 @@ def divergence_shift(
         broken = [each.statement for each in found.breakdowns if each.divergence == divergence]
         broken = [line for line in broken if line not in said]
         shift = _one_shift(found, divergence, grid, columns, shows_all=is_own, given=given)
-        shifts.append(replace(shift, breaks=(*broken, *(() if shifts else breaks))))
+        shifts.append(replace(shift, breaks=tuple(broken)))
         everything |= made
     return tuple(shifts), everything
 
@@ -149,7 +149,7 @@ def _grid(given: Sequence[float], num_points: int) -> np.ndarray[Any, Any]:
     return np.unique(np.round([*np.linspace(0.0, top, num_points), *given], 9))
 
 
-def cost_shift(certificates: Certificates, breaks: Sequence[str]) -> tuple[Shift, ...]:
+def cost_shift(certificates: Certificates) -> tuple[Shift, ...]:
     """What may change if examples move, at the cost budgets of the certificates; nothing if they have none."""
     mean = next((each for each in certificates.values() if tuple(each.axes) == ("cost_budget",)), None)
     if mean is None:
@@ -179,7 +179,6 @@ def cost_shift(certificates: Certificates, breaks: Sequence[str]) -> tuple[Shift
         shown=tuple(range(len(steps))),
         columns=tuple(map(capital, curves)),
         chart=chart,
-        breaks=tuple(breaks),
         together=(
             f"The means are for every cost at once{sure}; the shares too, for every cost and risk. Between two costs "
             f"read the bound at the larger one.{_OF_ATTACKS if is_attack else ''}"

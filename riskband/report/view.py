@@ -64,9 +64,9 @@ class RunFacts:
     who: Mapping[str, str] = field(default_factory=dict)  # lines about who was asked and who answered
     hashes: Mapping[str, str] = field(default_factory=dict)  # what was evaluated by what
     notes: tuple[str, ...] = ()  # sentences for the section on who suffers
-    breaks: tuple[str, ...] = ()  # sentences that say up to which shift a goal is met
     names: tuple[str, ...] = ()  # of the clients, in the order of the answers
     threshold: float | None = None  # a risk at which a client counts as failing
+    limits: tuple[tuple[float, float | None], ...] = ()  # of which it was asked up to which shift they are kept
 
 
 class Light(NamedTuple):
@@ -99,13 +99,13 @@ class Client(NamedTuple):
 def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = False) -> dict[str, Any]:
     """Work out what the page says, under the names in its template; see `riskband.report.page.report_page`."""
     certificates, band, gate = found.certificates, found.band, found.gate
-    threshold = _threshold(gate) if facts.threshold is None else facts.threshold
+    threshold = _threshold(found) if facts.threshold is None else facts.threshold
     main = next(iter(certificates.values()))
     answered = who_answered(found.answers)
     made: dict[str, Certificate] = {}
-    shifts = cost_shift(certificates, facts.breaks)
+    shifts = cost_shift(certificates)
     if not shifts:
-        shifts, made = divergence_shift(found, threshold=threshold, breaks=facts.breaks, public=public)
+        shifts, made = divergence_shift(found, threshold=threshold, public=public)
     rows, tails, shown = _tails(found, threshold)
     made |= tails
     everything = {**certificates, **{_unused(name, certificates): each for name, each in made.items()}}
@@ -164,10 +164,10 @@ def _light(gate: Gate | None, answered_by: str) -> Light:
     return Light("amber", "▲", "NOT DECIDED", why)
 
 
-def _threshold(gate: Gate | None) -> float | None:
-    """The risk at which a client fails, if a requirement names one."""
-    points = () if gate is None else [each.requirement.number.threshold for each in gate.verdicts]
-    return next((point for point in points if point is not None), None)
+def _threshold(found: Findings) -> float | None:
+    """The risk at which a client fails, if a requirement or a limit names one."""
+    points = [] if found.gate is None else [each.requirement.number.threshold for each in found.gate.verdicts]
+    return next((point for point in (*points, *(at for _, at in found.limits)) if point is not None), None)
 
 
 def _clients(found: Findings) -> Iterator[Client]:

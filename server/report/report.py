@@ -182,12 +182,11 @@ def _facts(evaluation: Evaluation, report: Mapping[str, Any]) -> RunFacts:
     # An evaluator's model has no hash, since the server never saw it.
     of_model = {} if report["config"]["evaluator"] else {"Hash of the model": report["hashes"]["model"]}
     checked = check_lines(report["certificates"], worst_network=study.worst_network(report))
-    broken = [each for each in report["findings"]["breakdowns"] if (each["limit"], each["threshold"]) in limits]
     return RunFacts(
         who=dict(_who_answered(report)),
         hashes={**of_model, "Hash of the code": report["hashes"]["code"]},
         notes=(*study.lines(report), *study.privacy_lines(report), *checked),
-        breaks=tuple(each["statement"] for each in broken),
+        limits=tuple(limits),
         names=tuple(report["network"]["client_ids"]),
         threshold=next((at for _, at in limits), None),
     )

@@ -203,3 +203,4 @@ def test_that_nothing_is_certified_is_said_once_whatever_the_divergences(table, 
     line = "It is not certified that the mean risk is at most 0.05, not even without a shift."
     assert capsys.readouterr().out.count(line) == 1
     assert main(["report", str(out), "-o", str(page)]) == 0
+    assert page.read_text().split("<script")[0].count(line) == 1

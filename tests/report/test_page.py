@@ -147,7 +147,7 @@ def test_names_that_users_give_are_text_wherever_they_stand():
     risks = answers_of(
         60, names=[f"{HOSTILE[k % 5]}{k}" for k in range(60)], groups=[HOSTILE[k % 5] for k in range(60)]
     )
-    facts = RunFacts(who={HOSTILE[0]: HOSTILE[2]}, notes=HOSTILE, breaks=HOSTILE, hashes={"model": HOSTILE[1]})
+    facts = RunFacts(who={HOSTILE[0]: HOSTILE[2]}, notes=HOSTILE, hashes={"model": HOSTILE[1]})
     found = Read(report_page(risks, delta=0.05, title=HOSTILE[2], facts=facts))
     plain = Read(report_page(answers_of(60), delta=0.05))
     assert len(found.of("script")) == len(plain.of("script")) == 2
