@@ -270,6 +270,16 @@ def test_without_names_clients_are_rows_below_the_header(tmp_path, capsys):
     assert f"(H{int(np.argmax(LOSSES))});" in capsys.readouterr().out
 
 
+def test_a_pilot_of_accuracies_plans_as_its_losses_do(tmp_path, capsys):
+    path, said = tmp_path / "table.csv", []
+    path.write_text(FRAME.assign(acc=[f"{100 * (1 - loss):.10g}" for loss in LOSSES]).to_csv(index=False))
+    for flags in ((), ("--column", "acc", "--percent")):
+        pilot = ("--pilot", str(path), "--pilot-num-examples", "n", "--client", "hospital", *flags)
+        assert main(["plan", "mean<=0.2", *pilot, "--json"]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+
+
 def test_help_is_by_topic(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["certify", "--help"])

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from riskband.answers import frames
-from riskband.answers.counts import share_problem
+from riskband.answers.counts import BoolArray, share_problem
 from riskband.answers.frames import AnyArray
 from riskband.answers.metrics import metric_problem, score_said, warn_of_empty
 from riskband.answers.rows import is_of_clients, is_telling, row_problem
@@ -109,14 +109,16 @@ def read_columns(frame: Any, wanted: Wanted, door: Door, *, is_noisy: bool, cont
     if wanted.drop_missing:
         is_kept &= ~np.isnan(values)
     rows = np.flatnonzero(is_kept).tolist()
-    problems += _missing(wanted.column, values, rows, door, f"{door.drop} drops such rows and counts them as missing")
-    problems += [] if is_noisy else _outside(values, rows, wanted, door)
+    dropped = f"{door.drop} drops such rows and counts them as missing"
+    problems += _missing(wanted.column, values, is_kept, door, dropped)
+    problems += [] if is_noisy else _outside(values, is_kept, wanted, door)
     if isinstance(size, str):
         remedy = "count the examples behind each mean"
-        problems += _missing(size, sizes, rows, door, remedy)
-        odd = {row: f"{sizes[row]:g}" for row in rows if not (np.isnan(sizes[row]) or _is_size(sizes[row]))}
+        problems += _missing(size, sizes, is_kept, door, remedy)
+        wrong = np.flatnonzero(is_kept & ~np.isnan(sizes) & ~_are_sizes(sizes)).tolist()
+        odd = {row: f"{sizes[row]:g}" for row in wrong}
         problems += _listed(f"numbers of examples in column {size!r} must be {_WHOLE_NUMBERS}", odd, door, remedy)
-    elif not _is_size(size):
+    elif not np.all(_are_sizes(sizes)):
         problems.append(f"examples behind each mean must be {_WHOLE_NUMBERS}, or a column, got {size}")
     if problems:
         raise TableError(problems)
@@ -159,13 +161,13 @@ def _numbers(name: str, values: AnyArray, door: Door, problems: list[str]) -> Fl
     return numbers
 
 
-def _missing(name: str, values: FloatArray, rows: list[int], door: Door, remedy: str) -> list[str]:
-    found = dict.fromkeys((row for row in rows if np.isnan(values[row])), "")
+def _missing(name: str, values: FloatArray, is_kept: BoolArray, door: Door, remedy: str) -> list[str]:
+    found = dict.fromkeys(np.flatnonzero(is_kept & np.isnan(values)).tolist(), "")
     return _listed(f"column {name!r} must have a value in every row", found, door, remedy, got="got none in")
 
 
-def _is_size(number: float) -> bool:
-    return 1 <= number <= MAX_EXAMPLES and number == int(number)
+def _are_sizes(numbers: FloatArray) -> BoolArray:
+    return np.asarray((numbers >= 1) & (numbers <= MAX_EXAMPLES) & (numbers == np.floor(numbers)))
 
 
 def _shares(percentages: FloatArray) -> FloatArray:
@@ -173,19 +175,20 @@ def _shares(percentages: FloatArray) -> FloatArray:
     return np.array([float(Decimal(repr(value)) / 100) for value in percentages.tolist()])
 
 
-def _outside(values: FloatArray, rows: list[int], wanted: Wanted, door: Door) -> list[str]:
+def _outside(values: FloatArray, is_kept: BoolArray, wanted: Wanted, door: Door) -> list[str]:
     shares = clip_rounding(values / (100.0 if wanted.percent else 1.0))
-    found = {row: in_full(values[row]) for row in rows if not (np.isnan(shares[row]) or 0.0 <= shares[row] <= 1.0)}
-    if wanted.percent and rows and not found and values[rows].max() <= 1.0:
+    wrong = np.flatnonzero(is_kept & ((shares < 0.0) | (shares > 1.0))).tolist()
+    found = {row: in_full(values[row]) for row in wrong}
+    if wanted.percent and not found and np.max(values, where=is_kept, initial=0.0) <= 1.0:
         remedy = f"drop {door.percent}, and say {door.accuracy} if they are accuracies"
         return [f"{door.percent} was given, but no value of column {wanted.column!r} is above 1; {remedy}"]
     if wanted.percent:
         return _listed("accuracies in percent must lie in [0, 100]", found, door, "correct these rows")
-    said, other = f"say {door.accuracy} or {door.percent}", "divide error rates in percent by 100; scale other losses"
-    kind, remedy = "losses", f"{said} of accuracies, {other}"
+    within = f"in column {wanted.column!r} must lie in [0, 1]"
     if wanted.accuracy is not None:
-        kind, remedy = "accuracies", f"for accuracies in percent add {door.percent}"
-    return _listed(f"{kind} in column {wanted.column!r} must lie in [0, 1]", found, door, remedy)
+        return _listed(f"accuracies {within}", found, door, f"for accuracies in percent add {door.percent}")
+    remedy = f"say {door.accuracy} or {door.percent} of accuracies, divide error rates in percent by 100"
+    return _listed(f"losses {within}", found, door, f"{remedy}; scale other losses")
 
 
 def _listed(rule: str, found: Mapping[int, str], door: Door, remedy: str, got: str = "got") -> list[str]:

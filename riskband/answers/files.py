@@ -21,12 +21,7 @@ COMMAND = Door("", str, "--client ", "--not-binary", "--drop-missing", "--accura
 
 
 def read_risks(
-    path: str,
-    wanted: Wanted,
-    *,
-    framework: str | None = None,
-    noise: str | None = None,
-    **who: Unpack[WhoAnswered],
+    path: str, wanted: Wanted, *, framework: str | None = None, noise: str | None = None, **who: Unpack[WhoAnswered]
 ) -> ClientRisks:
     """Read one row per client, in the order of the rows: of a table, or of what a framework of `FRAMEWORKS` wrote.
 
@@ -37,17 +32,14 @@ def read_risks(
         table = read_table(path, [each for each in (wanted.column, wanted.num_examples) if isinstance(each, str)])
     else:
         if wanted.client is not None:
-            raise TableError(
-                [f"--client is for tables, got {wanted.client!r} with --from, which says the names; leave it out"]
-            )
+            raise TableError([f"--client is for tables, got {wanted.client!r} with --from, which knows the names"])
         table = FRAMEWORKS[framework](Path(path))
         wanted = replace(wanted, client=table.client)
     who["num_missing"] = who.get("num_missing", 0) + table.num_missing
     door = COMMAND._replace(table="the standard input" if path == "-" else path, place=table.place)
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "the losses are taken|num_examples may be", UserWarning
-        )  # the summary says it
+        # The summary says it.
+        warnings.filterwarnings("ignore", "the losses are taken|num_examples may be", UserWarning)
         try:
             return risks_of_table(table.frame, wanted, door, noise=noise, **who)
         except TableError:

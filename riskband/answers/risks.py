@@ -37,8 +37,6 @@ from riskband.wording.shown import to_pandas
 if TYPE_CHECKING:
     import pandas as pd
 
-BoolArray = npt.NDArray[np.bool_]
-
 ETA_GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.3, 0.4, 0.5)
 """Error levels of the local limits where not every one can be used, and among others where it can (math §2.4).
 

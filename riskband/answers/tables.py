@@ -128,7 +128,8 @@ def _csv_table(name: str, text: str, numbers: Collection[str]) -> Table:
     written = {each: [text.strip() for text in columns[each]] for each in columns.keys() & set(numbers)}
     has_commas = separator != "," and any(DECIMAL_COMMA.fullmatch(text) for texts in written.values() for text in texts)
     for each, texts in written.items():
-        columns[each] = np.array([_cell(text, has_commas=has_commas) for text in texts], dtype=object)
+        cells = [_cell(text, has_commas=has_commas) for text in texts]
+        columns[each] = np.array(cells, dtype=float if set(map(type, cells)) == {float} else object)
     lines = [line for line, _ in rows]
     return Table(columns, lambda row: f"line {lines[row]}")
 

@@ -17,17 +17,14 @@ from riskband.answers.responses import ANSWERED_BY, MISSING, who_made_the_model
 from riskband.bands.band import SIDES
 from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.bands.methods import MOST_FOR_ALL_RANKS
-from riskband.betting import come_sorted
 from riskband.checks import spelled
 from riskband.cli.figures import draw
 from riskband.cli.request import DEFAULT_PILOT_SHARE, Request, how_read
 from riskband.cli.terminal import summary
+from riskband.functionals.bets import has_no_order
 from riskband.report.asked import DEFAULT_BUDGETS, certified
 
-_COMES_SORTED = (
-    "the rows come sorted by loss, so nothing relies on their order; with --client COLUMN the names give another one, "
-    "and some bounds may be sharper"
-)
+_COMES_SORTED = "the rows come sorted by loss, so no bound relies on their order; with --client some may be sharper"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -36,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     risks, asked, seed = request.risks(), request.asked, request.asked.seed or 0
     say = partial(print, file=sys.stderr) if request.json else print  # of --json, the output is JSON and nothing else
     say(who_made_the_model(risks.answered_by, option="--answered-by {}"))
-    if risks.names is None and come_sorted(risks.values):
+    if has_no_order(risks):
         say(_COMES_SORTED)
     if request.tune:
         if risks.names is None:  # of the clients that are left, the rows are no longer those of the table

@@ -94,6 +94,8 @@ class KeepRisks:
         error rate that is no share of so many examples is refused, unless `False` is said.
     percent : bool
         Whether the accuracy is in percent.
+    drop_missing : bool
+        Whether clients that send no such metric, or NaN, count as missing; otherwise the round has no risks.
     name, group : str, optional
         Keys of a client's name and group, in its metrics, or, as only numbers fit there, in a ConfigRecord beside them.
     aggregate : callable, optional
@@ -115,6 +117,7 @@ class KeepRisks:
         error: str | None = None,
         num_examples: str = "num-examples",
         percent: bool = False,
+        drop_missing: bool = False,
         binary: bool | None = None,
         name: str | None = None,
         group: str | None = None,
@@ -132,7 +135,7 @@ class KeepRisks:
             raise ValueError("percent=True is for accuracies; let clients divide others by 100")
         if problem := metric_problem(self._metric, binary=binary, is_any=loss is not None):
             raise ValueError(problem)
-        self._scale = 100.0 if percent else 1.0
+        self._scale, self._drop_missing = 100.0 if percent else 1.0, drop_missing
         self._binary = binary
         self._num_examples, self._name, self._group = num_examples, name, group
         self._aggregate = aggregate
@@ -327,11 +330,13 @@ class KeepRisks:
             raise ValueError(f"at most {len(current.asked)} clients were asked, got {len(clients)} replies")
         sizes = [_number(client, self._num_examples) for client in clients]
         called = names or [f"number {k + 1}" for k in range(len(clients))]
-        measured = [k for k, size in enumerate(sizes) if size != 0.0]
-        empty = [name for name, size in zip(called, sizes, strict=True) if size == 0.0]
+        silent = {k: f"no {self._metric!r}" for k, client in enumerate(clients) if self._is_silent(client)}
+        empty = {k: "0 examples" for k, size in enumerate(sizes) if size == 0.0}
+        missing = {called[k]: why for k, why in (silent | empty).items()}
+        measured = [k for k, name in enumerate(called) if name not in missing]
         if not measured:
-            raise ValueError(f"some client must have examples, got 0 from all {len(empty)}; ask others")
-        warn_of_empty(empty, stacklevel=4)
+            raise ValueError(f"some client must have examples, got 0 or nothing from all {len(clients)}; ask others")
+        warn_of_empty([called[k] for k in empty], stacklevel=4)
         counts = check_num_examples([sizes[k] for k in measured], num_clients=len(measured))
         values = [self._value(clients[k]) for k in measured]
         if not names and (doubt := answer_problem(np.array(values), counts, flag="name=")):
@@ -342,7 +347,7 @@ class KeepRisks:
             num_examples=tuple(counts.tolist()),
             names=tuple(names[k] for k in measured) if names else (),
             groups=_texts([clients[k] for k in measured], self._group),
-            missing={**current.missing, **dict.fromkeys(empty, "0 examples")},
+            missing={**current.missing, **missing},
         )
 
     def _share_problem(self, kept: KeptRound, contamination: int = 0) -> str:
@@ -350,10 +355,18 @@ class KeepRisks:
             return ""
         return share_problem(np.array(kept.values), np.array(kept.num_examples), contamination=contamination)
 
+    def _is_silent(self, client: Mapping[str, Any]) -> bool:
+        value = client.get(self._metric, np.nan)
+        return self._drop_missing and isinstance(value, float) and bool(np.isnan(value))
+
     def _value(self, client: Mapping[str, Any]) -> float:
         value = float(clip_rounding(np.array(_number(client, self._metric) / self._scale)))
         if not 0.0 <= value <= 1.0:
-            remedy = "let such a client raise, and count as missing" if np.isnan(value) else _REMEDIES[self._kind]
+            remedy = (
+                "say drop_missing=True, or let such a client raise: it counts as missing"
+                if np.isnan(value)
+                else _REMEDIES[self._kind]
+            )
             raise ValueError(f"{self._kind} {self._metric!r} must lie in [0, 1], got {value:g}; {remedy}")
         return value
 

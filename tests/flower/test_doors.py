@@ -93,6 +93,14 @@ def test_an_average_of_ones_own_is_made_of_the_same_pairs():
     assert last == pytest.approx(known, abs=1e-12)
 
 
+class LosesReplies(InProcessGrid):
+    """A network in which the replies of node number 5 never arrive."""
+
+    def send_and_receive(self, messages, *, timeout=None):
+        lost = list(self.get_node_ids())[5]
+        return [each for each in super().send_and_receive(messages) if each.metadata.src_node_id != lost]
+
+
 def test_a_node_that_is_gone_is_missing_though_another_one_says_so():
     app = ClientApp()
 
@@ -100,12 +108,12 @@ def test_a_node_that_is_gone_is_missing_though_another_one_says_so():
     def evaluate(message, context):
         return Message(records([0.9 - context.node_config["partition-id"] / 100], [100])[0], reply_to=message)
 
-    grid = InProcessGrid(app, num_clients=8, behaviours={0: node_unavailable, 5: lambda message, answer: []}, seed=1)
+    grid = LosesReplies(app, num_clients=8, behaviours={0: node_unavailable}, seed=1)
     nodes = list(grid.get_node_ids())
     kept = KeepRisks(accuracy="acc")
     strategy = kept.watch(NewFedAvg(fraction_train=0.0, min_available_nodes=8, evaluate_metrics_aggr_fn=kept))
     with pytest.warns(UserWarning, match="2 of 8 clients that were asked count as missing"):
-        strategy.start(grid, ArrayRecord(), num_rounds=1, timeout=3.0)
+        strategy.start(grid, ArrayRecord(), num_rounds=1)
     (last,) = kept.rounds
     assert last.missing[str(nodes[5])] == "no reply"
     assert "unavailable" in last.missing[str(nodes[0])].lower()
@@ -154,3 +162,17 @@ def test_percent_is_read_as_at_the_other_doors():
     np.testing.assert_allclose(of_frame.values, [3 / 20, 3 / 30, 9 / 40, 20 / 50], atol=1e-15)
     with pytest.raises(ValueError, match="percent=True is for accuracies"):
         KeepRisks(error="err", percent=True)
+
+
+def test_clients_without_the_metric_are_dropped_and_counted_as_at_the_other_doors():
+    made = records([0.9, 0.8, np.nan, 0.5], [10, 20, 30, 40], name=["a", "b", "c", "d"])
+    made[3]["metrics"] = MetricRecord({"num-examples": 40})
+    kept = KeepRisks(accuracy="acc", name="name", drop_missing=True, aggregate=lambda records, key: MetricRecord())
+    kept(made, "num-examples")
+    assert kept.rounds[0].missing == {"c": "no 'acc'", "d": "no 'acc'"}
+    table = {"acc": [0.9, 0.8, None, None], "n": [10, 20, 30, 40], "name": ["a", "b", "c", "d"]}
+    of_frame = {"accuracy": "acc", "num_examples": "n", "client": "name", "drop_missing": True, "num_missing": 1}
+    assert kept.risks(num_missing=1) == rb.ClientRisks.from_frame(table, **of_frame, answered_by="trainers")
+    strict = KeepRisks(accuracy="acc", name="name", aggregate=lambda records, key: MetricRecord())
+    with pytest.warns(UserWarning, match="say drop_missing=True, or let such a client raise"):
+        strict(made[:3], "num-examples")
