@@ -9,6 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from riskband.adversaries import Batch
+from riskband.models.losses import get_loss
+
 EXPONENTS = {"l1": 1, "l2": 2, "linf": np.inf}
 
 
@@ -48,6 +51,15 @@ def cnn(seed=0):
         return model
 
     return seeded(build, seed)
+
+
+def batch_of(model, x, y=None, *, loss="zero_one"):
+    """Examples, arrays in single precision, with the labels that the model gives them if none are given."""
+    x = x if isinstance(x, torch.Tensor) else torch.as_tensor(x, dtype=torch.float32)
+    with torch.no_grad():
+        logits = model.eval()(x).double()
+    labels = logits.argmax(dim=1) if y is None else torch.as_tensor(y)
+    return Batch(x=x, labels=labels, logits=logits, losses=get_loss(loss).per_example(logits, labels))
 
 
 def logits_of(model, x):

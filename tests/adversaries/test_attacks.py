@@ -10,11 +10,9 @@ import torch
 from riskband.adversaries.attacks.fab import MinNorm
 from riskband.adversaries.attacks.pgd import Pgd
 from riskband.adversaries.attacks.witness import Witness
-from riskband.adversaries.base import Batch
 from riskband.adversaries.names import INPUT_ADVERSARIES
 from riskband.adversaries.registry import builder
-from riskband.models.losses import get_loss
-from tests.adversaries.nets import mlp
+from tests.adversaries.nets import batch_of, mlp
 from tests.adversaries.test_exact import COSTS, DoubleLinear, nearest_boundary_points, problem
 from tests.adversaries.test_inputs import examples_of, small_net, witness_of
 from tests.adversaries.transports import EXPONENTS, best_transports, losses_at
@@ -170,15 +168,10 @@ def test_misclassified_examples_and_flat_models_are_left_where_they_are(loss):
 
 def test_many_classes_are_attacked_at_the_likeliest_rivals():
     model, weight, bias, x, y = problem(seed=13, num_examples=6, num_features=8, num_classes=40)
-    batch_x, labels = torch.from_numpy(x).float(), torch.from_numpy(y)
-    logits = model(batch_x).detach()
-    witness = Witness(
-        model,
-        Batch(batch_x, labels, logits, get_loss("zero_one").per_example(logits, labels)),
-        input_problem("zero_one", 1, "l2"),
-    )
+    batch = batch_of(model, x, y)
+    witness = Witness(model, batch, input_problem("zero_one", 1, "l2"))
     assert witness.rivals.shape == (9, 6)
-    wrong = np.where(np.eye(40)[y] == 1, -np.inf, logits.numpy())
+    wrong = np.where(np.eye(40)[y] == 1, -np.inf, batch.logits.numpy())
     assert np.array_equal(np.sort(witness.rivals.numpy().T), np.sort(np.argsort(-wrong, axis=1)[:, :9]))
     attack = builder("min-norm")(model, input_problem("zero_one", 1, "l2"))
     attack.perturb(witness)

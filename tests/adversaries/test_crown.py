@@ -12,28 +12,17 @@ from torch import nn
 
 from protocol.models import build_model
 from riskband.adversaries import LipschitzAdversary
-from riskband.adversaries.base import Batch
 from riskband.adversaries.bounds.crown import AUTO_WORK, is_cheap, local_distances, local_network
 from riskband.adversaries.bounds.lipschitz import SequentialLayers
 from riskband.adversaries.bounds.relu_cells import relu_cells
 from riskband.adversaries.registry import builder
 from riskband.checks import RefusedError
 from riskband.models.group_sort import GroupSort
-from riskband.models.losses import get_loss
-from tests.adversaries.nets import EXPONENTS, logits_of, mlp, padded_cnn, seeded
+from tests.adversaries.nets import EXPONENTS, batch_of, logits_of, mlp, padded_cnn, seeded
 from tests.transport import input_problem
 
 NORMS = ["l1", "l2", "linf"]
 DUALS = {"l1": np.inf, "l2": 2, "linf": 1}
-
-
-def batch_of(model, x, y=None):
-    """Examples with the labels that the model gives them, if none are given."""
-    x = torch.as_tensor(x, dtype=torch.float32)
-    with torch.no_grad():
-        logits = model.eval()(x).double()
-    labels = logits.argmax(dim=1) if y is None else torch.as_tensor(y)
-    return Batch(x=x, labels=labels, logits=logits, losses=get_loss("zero_one").per_example(logits, labels))
 
 
 def certified(model, batch, *, norm, method, order=1):

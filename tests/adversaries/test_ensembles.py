@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from riskband.adversaries import Batch
 from riskband.adversaries.attacks import ensembles
 from riskband.adversaries.attacks.ensembles import A3, A3PlusPlus, InOrder
 from riskband.adversaries.attacks.witness import Witness
 from riskband.adversaries.registry import builder
 from riskband.checks import RefusedError
-from riskband.models.losses import get_loss
-from tests.adversaries.nets import mlp
+from tests.adversaries.nets import batch_of, mlp
 from tests.adversaries.test_attacks import flip_distances
 from tests.adversaries.test_exact import problem
 from tests.transport import curves_of, input_problem
@@ -25,12 +23,7 @@ DISTANCES = {"l1": 1.2, "l2": 0.35, "linf": 0.09}
 def trained_like_batch(*, num_examples=40):
     net = mlp(20, 60, 60, 10, seed=0)
     x = torch.from_numpy(np.random.default_rng(2).uniform(-1.0, 1.0, (num_examples, 20)).astype(np.float32))
-    return net, batch_of(net, x, net(x).argmax(dim=1))
-
-
-def batch_of(net, x, labels):
-    logits = net(x).double().detach()
-    return Batch(x, labels, logits, get_loss("zero_one").per_example(logits, labels))
+    return net, batch_of(net, x)
 
 
 def found_by(build, net, batch, *, norm, distances, box=BOX, seed=0, **counts):
@@ -76,7 +69,7 @@ def test_square_comes_last_and_reaches_where_no_gradient_leads():
     net, _ = trained_like_batch()
     net = Rounded(net)
     x = torch.from_numpy(np.random.default_rng(2).uniform(-1.0, 1.0, (30, 20)).astype(np.float32))
-    batch = batch_of(net, x, net(x).argmax(dim=1))
+    batch = batch_of(net, x)
     asked = input_problem("zero_one", 1, "linf", box=BOX, distances=(0.2,))
     blind = builder("apgd-ce")(net, asked).examine(batch).flip_costs
     found = short_autoattack(net, asked).examine(batch).flip_costs
@@ -97,7 +90,7 @@ def test_on_a_linear_model_what_stands_is_what_stands(name, norm):
     y = y % 2
     exact = flip_distances(weight, bias, x, y, norm)
     distance = float(np.median(exact[exact > 0.0]))
-    batch = batch_of(model, torch.from_numpy(x), torch.from_numpy(y))
+    batch = batch_of(model, torch.from_numpy(x), y)
     build = builder(name)
     for share in (1.0 + 1e-4, 1.0 - 1e-4):
         radius = distance * share
@@ -111,7 +104,7 @@ def test_autoattack_is_exact_on_a_linear_model():
     exact = flip_distances(weight, bias, x, y, "linf")
     radius = float(np.median(exact)) * 1.0001
     asked = input_problem("zero_one", 1, "linf", distances=(radius,))
-    found = short_autoattack(model, asked).examine(batch_of(model, torch.from_numpy(x), torch.from_numpy(y))).flip_costs
+    found = short_autoattack(model, asked).examine(batch_of(model, torch.from_numpy(x), y)).flip_costs
     assert np.array_equal(found.numpy() <= radius, exact <= radius)
 
 

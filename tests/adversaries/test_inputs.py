@@ -19,7 +19,7 @@ from riskband.adversaries.registry import builder
 from riskband.checks import RefusedError
 from riskband.models.evaluation import mean_loss
 from riskband.models.losses import get_loss
-from tests.adversaries.nets import seeded
+from tests.adversaries.nets import batch_of, seeded
 from tests.adversaries.test_exact import COSTS
 from tests.adversaries.transports import EXPONENTS, losses_at
 from tests.transport import curves_of, input_problem
@@ -46,10 +46,7 @@ def examples_of(net, seed, *, num_examples=6, num_features=2):
 
 
 def witness_of(net, x, y, *, loss="zero_one", order=1, norm="l2", box=(-1.0, 1.0)):
-    x, y = torch.from_numpy(x), torch.from_numpy(y)
-    logits = net.eval()(x).double().detach()
-    batch = Batch(x=x, labels=y, logits=logits, losses=get_loss(loss).per_example(logits, y))
-    return Witness(net, batch, input_problem(loss, order, norm, box=box))
+    return Witness(net, batch_of(net, x, y, loss=loss), input_problem(loss, order, norm, box=box))
 
 
 @given(st.integers(0, 1000), st.sampled_from(LOSSES[1:]), st.sampled_from(COSTS))

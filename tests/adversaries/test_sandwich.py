@@ -23,7 +23,7 @@ from riskband.adversaries.bounds.sandwich import class_distances
 from riskband.adversaries.registry import builder
 from riskband.checks import RefusedError
 from riskband.models.evaluation import mean_loss
-from tests.adversaries.nets import EXPONENTS, logits_of, mlp, seeded
+from tests.adversaries.nets import EXPONENTS, batch_of, logits_of, mlp, seeded
 from tests.adversaries.transports import best_transports, cost_matrix, losses_at
 from tests.transport import curves_of as all_curves_of
 from tests.transport import input_problem
@@ -41,14 +41,6 @@ def problem(num_inputs=3, num_classes=4, num_examples=12, seed=0):
     y = logits_of(model, x).argmax(axis=1)
     y[0] = (y[0] + 1) % num_classes
     return model, x, y
-
-
-def batch_of(model, x):
-    """Examples with the labels that the model gives them."""
-    with torch.no_grad():
-        logits = model(torch.from_numpy(x)).double()
-    labels = logits.argmax(dim=1)
-    return Batch(x=torch.from_numpy(x), labels=labels, logits=logits, losses=torch.zeros(len(x)).double())
 
 
 def curves_of(adversary, model, x, y, loss):

@@ -8,12 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from riskband.adversaries import Batch, wda_accuracy, wda_attack
+from riskband.adversaries import wda_accuracy, wda_attack
 from riskband.adversaries.attacks.wda import Wda
 from riskband.adversaries.attacks.witness import Witness
 from riskband.adversaries.registry import builder
 from riskband.models.losses import get_loss
-from tests.adversaries.nets import mlp
+from tests.adversaries.nets import batch_of, mlp
 from tests.adversaries.test_attacks import flip_distances
 from tests.adversaries.test_exact import problem
 from tests.adversaries.test_inputs import examples_of, small_net
@@ -116,9 +116,8 @@ def algorithm_1(net, x, label, *, radius, norm, num_steps=30, num_probes=10):
 def test_the_last_iterate_is_that_of_the_listing(norm, seed):
     net = small_net(seed, num_features=4).double().eval()
     x = torch.from_numpy(np.random.default_rng(seed).uniform(-1.0, 1.0, (5, 4)))
-    logits = net(x).detach()
-    labels = logits.argmax(dim=1)
-    batch = Batch(x, labels, logits, get_loss("margin").per_example(logits, labels))
+    batch = batch_of(net, x, loss="margin")
+    labels = batch.labels
     asked = input_problem("margin", 1, norm, distances=(0.6,))
     witness = Witness(net, batch, asked)
     Wda(net, asked).perturb(witness)
@@ -135,9 +134,7 @@ def test_the_last_iterate_is_that_of_the_listing(norm, seed):
 def test_the_flips_of_the_knapsack_are_nearer_than_those_any_part_finds_alone(norm):
     net = mlp(20, 60, 60, 10, seed=0)
     x = np.random.default_rng(2).uniform(-1.0, 1.0, (40, 20)).astype(np.float32)
-    labels = net(torch.from_numpy(x)).argmax(dim=1)
-    logits = net(torch.from_numpy(x)).double().detach()
-    batch = Batch(torch.from_numpy(x), labels, logits, get_loss("zero_one").per_example(logits, labels))
+    batch = batch_of(net, x)
     problem = input_problem("zero_one", 1, norm, seed=2)
     whole, *parts = (
         builder(name)(net, problem).examine(batch).flip_costs for name in ("wda-knapsack", "min-norm", "pgd", "wda")
@@ -151,9 +148,7 @@ def test_the_flips_of_the_knapsack_are_nearer_than_those_any_part_finds_alone(no
 def test_the_knapsack_finds_what_auto_pgd_finds_at_the_distances_asked():
     net = mlp(20, 60, 60, 10, seed=0)
     x = np.random.default_rng(2).uniform(-1.0, 1.0, (80, 20)).astype(np.float32)
-    labels = net(torch.from_numpy(x)).argmax(dim=1)
-    logits = net(torch.from_numpy(x)).double().detach()
-    batch = Batch(torch.from_numpy(x), labels, logits, get_loss("zero_one").per_example(logits, labels))
+    batch = batch_of(net, x)
     problem = input_problem("zero_one", 1, "l2", box=(-1.0, 1.0), distances=(0.2, 0.4))
     whole, alone = (builder(name)(net, problem).examine(batch).flip_costs for name in ("wda-knapsack", "apgd"))
     for distance in problem.distances:

@@ -47,6 +47,7 @@ def network(num_clients=2, *, config=CONFIG, **settings):
 
 
 def send(grid, content, action="query.loss"):
+    """The replies of all clients."""
     return list(grid.send_and_receive([Message(content, node, action) for node in grid.get_node_ids()], timeout=30))
 
 

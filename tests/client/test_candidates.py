@@ -4,34 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from functools import partial
 
 import numpy as np
 import pytest
 from flwr.app import Message
-from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
-from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.app import app
 from protocol import wire
 from protocol.hashes import code_hash, model_hash
 from protocol.models import build_model, model_arrays
 from protocol.questions import Candidate, CandidatesAnswer, CandidatesQuery, HelloAnswer, HelloQuery
 from protocol.weight_sets import joined, packed, separated
 from riskband.adversaries.problem import TransportProblem
-from riskband.flower.testing import InProcessGrid
 from riskband.models.evaluation import mean_loss, mean_losses
 from riskband.models.losses import LOSSES
+from tests.client import test_app
+from tests.client.test_app import CONFIG
+from tests.protocol.test_wire import sent
 from worlds.population import Population, spec_from_config
 
-CONFIG = {
-    "dataset": "digits",
-    "seed": 4,
-    "examples-per-client": 30,
-    "affine-sigma": 0.2,
-    "dirichlet-concentration": 1.0,
-}
 FIRST, SECOND = (build_model("mlp", x_shape=(1, 8, 8), num_classes=10, seed=seed) for seed in (1, 2))
 MODELS = {
     "plain": (model_arrays(FIRST), "zero_one"),
@@ -43,18 +36,8 @@ CANDIDATES, ARRAYS = packed(MODELS)
 QUERY = CandidatesQuery("mlp", (1, 8, 8), 10, CANDIDATES)
 
 
-def sent(content):
-    """Return what arrives after flwr's protobuf messages were made and read again."""
-    return recorddict_from_proto(ProtoRecordDict.FromString(recorddict_to_proto(content).SerializeToString()))
-
-
-def network(num_clients=1, **settings):
-    return InProcessGrid(app, num_clients=num_clients, run_config=CONFIG, **settings)
-
-
-def send(grid, content):
-    messages = [Message(content, node, "query.candidates") for node in grid.get_node_ids()]
-    return list(grid.send_and_receive(messages, timeout=30))
+network = partial(test_app.network, num_clients=1)
+send = partial(test_app.send, action="query.candidates")
 
 
 def test_equal_weights_travel_once():
@@ -147,7 +130,7 @@ def test_losses_of_one_pass_are_those_of_one_pass_each():
 
 
 def test_the_answer_is_the_plain_evaluation_of_every_candidate():
-    replies = send(network(3), wire.encode_query(QUERY, ARRAYS))
+    replies = send(network(num_clients=3), wire.encode_query(QUERY, ARRAYS))
     answers = sorted(
         (wire.decode_answer(reply.content, CandidatesAnswer) for reply in replies), key=lambda a: a.client_id
     )

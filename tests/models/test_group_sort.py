@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from protocol.models import build_model
-from riskband.adversaries import Batch, LipschitzAdversary, margin_constants
+from riskband.adversaries import LipschitzAdversary, margin_constants
 from riskband.adversaries.bounds.layer_norms import RULES
 from riskband.adversaries.registry import builder
 from riskband.checks import RefusedError
 from riskband.models.group_sort import GroupSort
-from riskband.models.losses import get_loss
-from tests.adversaries.nets import EXPONENTS, quotients, random_pairs, seeded
+from tests.adversaries.nets import EXPONENTS, batch_of, quotients, random_pairs, seeded
 from tests.transport import input_problem
 
 NORMS = list(EXPONENTS)
@@ -137,10 +136,7 @@ def test_a_rule_that_claims_half_for_max_min_is_seen(monkeypatch):
 def test_no_attack_comes_nearer_than_what_is_certified(name, share):
     model = build_model(name, x_shape=(1, 8, 8), num_classes=4, seed=3).double().eval()
     x = torch.tensor(np.random.default_rng(0).random((12, 1, 8, 8)))
-    with torch.no_grad():
-        logits = model(x)
-    labels = logits.argmax(dim=1)
-    batch = Batch(x=x, labels=labels, logits=logits, losses=get_loss("zero_one").per_example(logits, labels))
+    batch = batch_of(model, x)
     problem = input_problem("zero_one", 1, "l2")
     certified = LipschitzAdversary(model, problem).examine(batch).bounding.costs[:, 0]
     reached = builder("min-norm")(model, problem).examine(batch).flip_costs

@@ -25,14 +25,6 @@ from worlds.versions import Rotation
 SIZES = (6, 4, 5)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def domains(num_examples: int = 40, angles: tuple[float, ...] = (0, 30)) -> list[Examples]:
     """Digits of the training split at angles, other images for each."""
     data = load_dataset("digits")

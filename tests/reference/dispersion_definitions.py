@@ -170,3 +170,10 @@ def refined(levels, lower, upper, points):
     ends = np.array([right for _, right in pairwise(edges)])
     step = np.searchsorted(levels, ends)
     return np.diff(edges), np.asarray(lower)[step], np.asarray(upper)[step]
+
+
+def integral(function, band):
+    knots = np.unique(np.concatenate([[0.0], band.lower_levels, band.upper_levels, [1.0]]))
+    nodes, weights = np.polynomial.legendre.leggauss(12)
+    p = (knots[:-1, None] + knots[1:, None]) / 2 + np.diff(knots)[:, None] / 2 * nodes
+    return float(np.sum(function(p) * weights * np.diff(knots)[:, None] / 2))

@@ -18,6 +18,7 @@ from riskband.functionals.functional import MEASURES, resolve
 from tests.reference.dispersion_definitions import (
     DEFINITIONS,
     band_with_limits,
+    integral,
     nondecreasing_selections,
     refined,
 )
@@ -185,19 +186,6 @@ def test_the_gini_coefficient_of_risks_zero_and_one_is_the_share_of_zeros(num_ze
     high = beta.isf(0.00238535, num_zero + 1, 20 - num_zero) if num_zero < 20 else 1.0
     found = rb.bound(rb.band(risks, delta=0.05, local="observed"), "gini")
     assert found == pytest.approx((low if num_zero < 20 else 0.0, high), abs=1e-6)
-
-
-@pytest.fixture
-def hundred():
-    risks = np.random.default_rng(3).beta(2, 5, 100)
-    return rb.band(rb.ClientRisks(risks, 50, binary=False), delta=0.1, local="observed")
-
-
-def integral(function, band):
-    knots = np.unique(np.concatenate([[0.0], band.lower_levels, band.upper_levels, [1.0]]))
-    nodes, weights = np.polynomial.legendre.leggauss(12)
-    p = (knots[:-1, None] + knots[1:, None]) / 2 + np.diff(knots)[:, None] / 2 * nodes
-    return float(np.sum(function(p) * weights * np.diff(knots)[:, None] / 2))
 
 
 def test_plug_in_formulas_by_quadrature_of_the_quantile_functions(hundred):

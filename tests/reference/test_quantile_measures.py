@@ -17,22 +17,7 @@ from riskband.functionals.weights import (
     minimum_weight,
     smoothed_median_weight,
 )
-from tests.reference.dispersion_definitions import (
-    band_with_limits,
-)
-
-
-@pytest.fixture
-def hundred():
-    risks = np.random.default_rng(3).beta(2, 5, 100)
-    return rb.band(rb.ClientRisks(risks, 50, binary=False), delta=0.1, local="observed")
-
-
-def integral(function, band):
-    knots = np.unique(np.concatenate([[0.0], band.lower_levels, band.upper_levels, [1.0]]))
-    nodes, weights = np.polynomial.legendre.leggauss(12)
-    p = (knots[:-1, None] + knots[1:, None]) / 2 + np.diff(knots)[:, None] / 2 * nodes
-    return float(np.sum(function(p) * weights * np.diff(knots)[:, None] / 2))
+from tests.reference.dispersion_definitions import band_with_limits, integral
 
 
 def test_weighted_intervals_by_quadrature(hundred):

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Context, RecordDict
+from rich.console import Console
 
 import riskband as rb
 from client.app import app as client_app
 from riskband.flower.testing import Behaviour, InProcessGrid
 from server.app import app as server_app
+from server.report.table import report_table
 from tests.schemas import problems
 
 SMALL = {
@@ -69,3 +71,11 @@ def at_every_budget(folder: Path, name: str) -> np.ndarray:
 
 def raises(message: Any, answer: Any) -> list[Any]:
     raise ValueError("this client is broken")
+
+
+def printed(report: Mapping[str, Any], *, width: int = 400) -> str:
+    """What a run prints of its report."""
+    console = Console(width=width, no_color=True)
+    with console.capture() as capture:
+        console.print(report_table(report))
+    return capture.get()

@@ -31,12 +31,7 @@ from tests.server.conftest import PROJECT
 from tests.server.running import raises, run_app
 from worlds.population import Population, spec_from_config
 
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, defaults: Mapping[str, Any]) -> Path:
-    folder = tmp_path_factory.mktemp("finished")
-    run_app(folder, defaults, figure_format="png,svg")
-    return folder
+FINISHED = {"figure_format": "png,svg"}
 
 
 def test_everything_lands_in_the_folder(finished: Path) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Message
-from rich.console import Console
 
 from protocol import wire
 from protocol.questions import LossAnswer
@@ -20,38 +20,16 @@ from riskband.flower.testing import Delivery
 from riskband.wording import rounded_down, rounded_up
 from server.checks.unseen import Unseen
 from server.problems import ConfigError
-from server.report.table import report_table
 from server.run.ledger import read_ledger
-from tests.server.running import raises, run_app
+from tests.server.running import printed, raises, run_app
 from tests.server.test_resume import assert_same_results, cut_ledger
 
 MEASURES = "gini,atkinson:0.5,hoover"
 NAMES = ["mean", "dispersion_gini", "dispersion_atkinson_0.5", "dispersion_hoover", "lorenz", "quantiles"]
 GROUP_NAMES = ["group_largest_gap", "group_worst"]
-
-
-def run(folder: Path, defaults: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
-    settings: dict[str, Any] = {"strategy": "dispersion", "measures": MEASURES, "num_clients": 24, "num_unseen": 20}
-    return run_app(folder, defaults, **{**settings, **changes})
-
-
-def printed(report: Mapping[str, Any]) -> str:
-    console = Console(width=400, no_color=True)
-    with console.capture() as capture:
-        console.print(report_table(report))
-    return capture.get()
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, defaults: Mapping[str, Any]) -> Path:
-    folder = tmp_path_factory.mktemp("finished")
-    run(folder, defaults, group_sigmas="0.05,1.5", figure_format="png,svg")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def report(finished: Path) -> dict[str, Any]:
-    return json.loads((finished / "report.json").read_text())
+SETTINGS = {"strategy": "dispersion", "measures": MEASURES, "num_clients": 24, "num_unseen": 20}
+FINISHED = {**SETTINGS, "group_sigmas": "0.05,1.5", "figure_format": "png,svg"}
+run = partial(run_app, **SETTINGS)
 
 
 def test_everything_lands_in_the_folder(finished: Path, report: dict[str, Any]) -> None:

@@ -49,11 +49,7 @@ RESULTS = [
 STRANGERS = [b'{"mine": 1}', b"\x89PNG mine", b"mine\n" * 9, b"[]"]
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, defaults: Mapping[str, Any]) -> Path:
-    folder = tmp_path_factory.mktemp("finished")
-    run_app(folder, defaults, num_unseen=0, figure_format="png,svg,pdf")
-    return folder
+FINISHED = {"num_unseen": 0, "figure_format": "png,svg,pdf"}
 
 
 @pytest.fixture

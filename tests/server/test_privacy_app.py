@@ -4,38 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Message
-from rich.console import Console
 
 import riskband as rb
 from riskband.cli import main as riskband_command
 from riskband.flower.testing import Delivery
 from server.config import load_config
 from server.problems import ConfigError
-from server.report.table import report_table
 from server.run.ledger import read_ledger
-from tests.server.running import SMALL, at_every_budget, run_app
+from tests.server.running import SMALL, at_every_budget, printed, run_app
 from tests.server.test_resume import assert_same_results, cut_ledger
 
 SETTINGS: dict[str, Any] = {"examples_per_client": 100, "privacy": "laplace:0.5"}
 COSTS: dict[str, Any] = {"strategy": "wasserstein", "cost_budgets": "0,0.5,2", "num_multipliers": 5}
 CANDIDATES: dict[str, Any] = {"strategy": "selection", "training_epochs": 3, "candidate_epochs": "1,3"}
-
-
-def run(folder: Path, defaults: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
-    return run_app(folder, defaults, **{**SETTINGS, **changes})
-
-
-def printed(report: Mapping[str, Any]) -> str:
-    console = Console(width=400, no_color=True)
-    with console.capture() as capture:
-        console.print(report_table(report))
-    return capture.get()
+run = partial(run_app, **SETTINGS)
 
 
 def answers_of(folder: Path) -> list[Any]:

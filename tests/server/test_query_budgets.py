@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 import riskband as rb
 from riskband.flower.testing import Delivery
-from server.report.table import report_table
 from server.run.ledger import read_ledger
 from strategies.asking.query import QuorumError
-from tests.server.running import raises, run_app
+from tests.server.running import printed, raises, run_app
 from tests.server.test_resume import Counting, assert_same_results
 
 SETTINGS = {"strategy": "wasserstein", "cost_budgets": "0,0.1,0.4", "num_unseen": 0, "quorum": 0.8}
+run = partial(run_app, **SETTINGS, respect_query_budgets="true")
 
 
 def limits(folder: Path, **budgets: int) -> dict[int, dict[str, Any]]:
     """Query budgets by partition: limits(folder, _3=60) gives client 3 a budget of 60 values."""
     file = str(folder / "budgets.sqlite")
     return {int(key[1:]): {"query-budget": limit, "query-budget-file": file} for key, limit in budgets.items()}
-
-
-def run(folder: Path, defaults: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
-    return run_app(folder, defaults, **{**SETTINGS, "respect_query_budgets": "true", **changes})
-
-
-def printed(report: Mapping[str, Any]) -> str:
-    console = Console(width=400, no_color=True)
-    with console.capture() as capture:
-        console.print(report_table(report))
-    return capture.get()
 
 
 def test_the_question_fits_the_smallest_budget_and_who_has_too_little_is_left_out(

@@ -65,7 +65,7 @@ def assert_same_results(folder: Path, other: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, defaults: Mapping[str, Any]) -> dict[str, Path]:
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory, defaults: Mapping[str, Any]) -> dict[str, Path]:
     folders = {name: tmp_path_factory.mktemp(name) for name in RUNS}
     for name, folder in folders.items():
         run_app(folder, defaults, **RUNS[name])
@@ -84,7 +84,7 @@ def cut_ledger(source: Path, folder: Path, *, num_answers: int, torn: bytes = b"
 def test_a_run_below_its_quorum_is_completed_by_those_who_were_missing(
     tmp_path: Path,
     defaults: Mapping[str, Any],
-    finished: dict[str, Path],
+    uninterrupted: dict[str, Path],
     name: str,
     failing: Behaviour,
     timeout: float,
@@ -99,8 +99,8 @@ def test_a_run_below_its_quorum_is_completed_by_those_who_were_missing(
     assert all(counting.asked[partition, "query.hello"] == 1 for partition in range(12))
     if name != "bisection":  # where those who answered the first question get others
         assert counting.questions() == dict.fromkeys(range(4), 1)
-    assert_same_results(tmp_path, finished[name])
-    resumed, whole = (read_ledger(folder / "ledger.jsonl")[1] for folder in (tmp_path, finished[name]))
+    assert_same_results(tmp_path, uninterrupted[name])
+    resumed, whole = (read_ledger(folder / "ledger.jsonl")[1] for folder in (tmp_path, uninterrupted[name]))
     assert Counter(resumed) == Counter(whole)
 
 
@@ -108,23 +108,23 @@ def test_a_run_below_its_quorum_is_completed_by_those_who_were_missing(
     "share", [pytest.param(0.0, marks=pytest.mark.slow), 0.4, pytest.param(0.9, marks=pytest.mark.slow), 1.0]
 )
 def test_a_killed_bisection_asks_for_the_missing_points_only(
-    tmp_path: Path, defaults: Mapping[str, Any], finished: dict[str, Path], share: float
+    tmp_path: Path, defaults: Mapping[str, Any], uninterrupted: dict[str, Path], share: float
 ) -> None:
-    total = len(read_ledger(finished["bisection"] / "ledger.jsonl")[1])
+    total = len(read_ledger(uninterrupted["bisection"] / "ledger.jsonl")[1])
     assert total > 24
     num_answers = round(share * total)
-    cut_ledger(finished["bisection"], tmp_path, num_answers=num_answers, torn=b'{"client_id": "cli')
+    cut_ledger(uninterrupted["bisection"], tmp_path, num_answers=num_answers, torn=b'{"client_id": "cli')
     counting = Counting()
     run_app(tmp_path, defaults, behaviours=counting.behaviours(), grid_seed=2, resume=True, **RUNS["bisection"])
     assert sum(counting.questions().values()) == total - num_answers
-    assert_same_results(tmp_path, finished["bisection"])
+    assert_same_results(tmp_path, uninterrupted["bisection"])
 
 
 @pytest.mark.parametrize("name", ["f_divergence", "one-round"])
 def test_a_contested_name_is_asked_again(
-    tmp_path: Path, defaults: Mapping[str, Any], finished: dict[str, Path], name: str
+    tmp_path: Path, defaults: Mapping[str, Any], uninterrupted: dict[str, Path], name: str
 ) -> None:
-    cut_ledger(finished[name], tmp_path, num_answers=12)
+    cut_ledger(uninterrupted[name], tmp_path, num_answers=12)
     path = tmp_path / "ledger.jsonl"
     entry = json.loads(path.read_text().splitlines()[5])
     entry["num_examples"] += 1
@@ -132,33 +132,33 @@ def test_a_contested_name_is_asked_again(
     counting = Counting()
     run_app(tmp_path, defaults, behaviours=counting.behaviours(), resume="true", **RUNS[name])
     assert counting.questions() == {int(entry["client_id"].removeprefix("client-")): 1}
-    assert_same_results(tmp_path, finished[name])
+    assert_same_results(tmp_path, uninterrupted[name])
 
 
 def test_who_has_answered_need_not_be_there_any_more(
-    tmp_path: Path, defaults: Mapping[str, Any], finished: dict[str, Path]
+    tmp_path: Path, defaults: Mapping[str, Any], uninterrupted: dict[str, Path]
 ) -> None:
-    cut_ledger(finished["f_divergence"], tmp_path, num_answers=12)
+    cut_ledger(uninterrupted["f_divergence"], tmp_path, num_answers=12)
     run_app(tmp_path, defaults, num_nodes=1, resume="true")
-    assert_same_results(tmp_path, finished["f_divergence"])
+    assert_same_results(tmp_path, uninterrupted["f_divergence"])
 
 
 def test_waiting_times_may_change_but_nothing_else(
-    tmp_path: Path, defaults: Mapping[str, Any], finished: dict[str, Path]
+    tmp_path: Path, defaults: Mapping[str, Any], uninterrupted: dict[str, Path]
 ) -> None:
-    cut_ledger(finished["f_divergence"], tmp_path, num_answers=6)
+    cut_ledger(uninterrupted["f_divergence"], tmp_path, num_answers=6)
     before = (tmp_path / "ledger.jsonl").read_bytes()
     with pytest.raises(ValueError, match="another run: examples-per-client was 40 and is now 50; loss was 'zero_one'"):
         run_app(tmp_path, defaults, resume="true", examples_per_client=50, loss="brier")
     assert (tmp_path / "ledger.jsonl").read_bytes() == before
     run_app(tmp_path, defaults, resume="true", node_timeout=0.7, reply_timeout=30.0)
-    assert_same_results(tmp_path, finished["f_divergence"])
+    assert_same_results(tmp_path, uninterrupted["f_divergence"])
 
 
 def test_a_slip_in_a_resumed_configuration_removes_no_earlier_result(
-    tmp_path: Path, defaults: Mapping[str, Any], finished: dict[str, Path]
+    tmp_path: Path, defaults: Mapping[str, Any], uninterrupted: dict[str, Path]
 ) -> None:
-    shutil.copytree(finished["f_divergence"], tmp_path, dirs_exist_ok=True)
+    shutil.copytree(uninterrupted["f_divergence"], tmp_path, dirs_exist_ok=True)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(FolderError, match="another run: seed was 0 and is now 1"):
         run_app(tmp_path, defaults, resume="true", seed=1)
@@ -180,9 +180,9 @@ def test_a_checkpoint_that_was_replaced_removes_no_earlier_result(tmp_path: Path
 
 
 def test_another_model_of_the_same_configuration_is_known_when_it_is_there(
-    tmp_path: Path, defaults: Mapping[str, Any], finished: dict[str, Path]
+    tmp_path: Path, defaults: Mapping[str, Any], uninterrupted: dict[str, Path]
 ) -> None:
-    cut_ledger(finished["f_divergence"], tmp_path, num_answers=6)
+    cut_ledger(uninterrupted["f_divergence"], tmp_path, num_answers=6)
     path = tmp_path / "ledger.jsonl"
     model = json.loads(path.read_text().splitlines()[0])["hashes"]["model"]
     path.write_text(path.read_text().replace(model, "0" * len(model)))

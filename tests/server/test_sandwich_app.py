@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Message
-from rich.console import Console
 from torch import nn
 
 import riskband as rb
-from protocol import wire
 from protocol.questions import AdversarialAnswer
-from riskband.flower.testing import Behaviour, Delivery
 from server.config import load_config
 from server.problems import ConfigError
-from server.report.table import report_table
 from server.run.ledger import read_ledger
 from strategies.asking.query import QuorumError
-from tests.server.running import run_app
+from tests.server.running import printed, run_app
+from tests.strategies import network
 
 BUDGETS = [0.0, 0.01, 0.03, 0.1]
 INPUT = {
@@ -39,34 +35,14 @@ INPUT = {
 # So few clients certify something only if they may be wrong half of the time, and of few multipliers.
 FEW = {"num_clients": 8, "num_unseen": 4, "examples_per_client": 15, "delta": 0.5, "num_multipliers": 4}
 MLP = {"model": "mlp", "training_epochs": 5, "target_sigmas": "0.001", "num_targets": 3, "figure_format": "svg"}
+FINISHED = INPUT | FEW | MLP
+run = partial(run_app, **INPUT, **FEW)
+claiming = partial(network.claiming, AdversarialAnswer)
 
 
 def linear(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """For a linear model attacks and Lipschitz bounds are both exact, up to rounding."""
     return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(x_shape)), num_classes))
-
-
-def run(folder: Path, defaults: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
-    return run_app(folder, defaults, **(INPUT | FEW | changes))
-
-
-def printed(report: Mapping[str, Any]) -> str:
-    console = Console(width=400, no_color=True)
-    with console.capture() as capture:
-        console.print(report_table(report))
-    return capture.get()
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, defaults: Mapping[str, Any]) -> Path:
-    folder = tmp_path_factory.mktemp("finished")
-    run(folder, defaults, **MLP)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def report(finished: Path) -> dict[str, Any]:
-    return json.loads((finished / "report.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -242,15 +218,6 @@ def test_two_sides_of_ascent_are_a_sandwich_too(tmp_path: Path, defaults: Mappin
     assert np.all(np.diff(below) > 0.0)
 
 
-def claiming(**claims: Any) -> Behaviour:
-    def behave(message: Message, answer: Callable[[Message], Message]) -> list[Delivery]:
-        honest = wire.decode_answer(answer(message).content, AdversarialAnswer)
-        content = wire.encode_answer(dataclasses.replace(honest, **claims))
-        return [Delivery(Message(content, reply_to=message))]
-
-    return behave
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "lie", "reason", "validity"),
@@ -262,7 +229,14 @@ def claiming(**claims: Any) -> Behaviour:
 def test_the_model_decides_what_auto_proves_and_no_single_client(
     tmp_path: Path, defaults: Mapping[str, Any], model: str, lie: str, reason: str, validity: str
 ) -> None:
-    report = run(tmp_path, defaults, model=model, num_unseen=0, behaviours={2: claiming(guarantee=lie)}, quorum=0.8)
+    report = run(
+        tmp_path,
+        defaults,
+        model=model,
+        num_unseen=0,
+        behaviours={2: claiming(guarantee=lie)},
+        quorum=0.8,
+    )
     assert [(f["client_id"], f["reason"]) for f in report["network"]["failures"]] == [("client-00002", reason)]
     assert {entry["validity"] for entry in report["certificates"].values()} == {validity}
 

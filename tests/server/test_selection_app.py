@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from protocol.hashes import model_hash
 from protocol.models import save_checkpoint
@@ -19,10 +19,9 @@ from riskband.models.evaluation import example_losses, mean_loss
 from riskband.wording import rounded_up
 from server.config import load_config
 from server.problems import ConfigError
-from server.report.table import report_table
 from server.run.ledger import read_ledger
 from server.settings import RunConfig
-from tests.server.running import SMALL, raises, run_app
+from tests.server.running import SMALL, printed, raises, run_app
 from tests.server.test_resume import Counting, assert_same_results, cut_ledger
 from worlds.datasets import load_dataset
 from worlds.population import Population, spec_from_config
@@ -37,11 +36,9 @@ SETTINGS: dict[str, Any] = {
     "learning_rate": 0.003,
 }
 LOSSES = {"epochs-1": (1, "zero_one"), "epochs-3": (3, "zero_one"), "epochs-3,abstain:0.6": (3, "abstain:0.6")}
+FINISHED = {**SETTINGS, "figure_format": "png,svg"}
+run = partial(run_app, **SETTINGS)
 SEQUENCE = {**SETTINGS, "selection_method": "fixed_sequence", "candidate_epochs": "3,1", "abstention_thresholds": ""}
-
-
-def run(folder: Path, defaults: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
-    return run_app(folder, defaults, **{**SETTINGS, **changes})
 
 
 def config_of(defaults: Mapping[str, Any], **changes: Any) -> RunConfig:
@@ -49,27 +46,8 @@ def config_of(defaults: Mapping[str, Any], **changes: Any) -> RunConfig:
     return load_config({**defaults, **SMALL, **settings})
 
 
-def printed(report: Mapping[str, Any], *, width: int = 400) -> str:
-    console = Console(width=width, no_color=True)
-    with console.capture() as capture:
-        console.print(report_table(report))
-    return capture.get()
-
-
 def mean_plus_half_gini(risks: np.ndarray) -> float:
     return float(risks.mean() + 0.5 * np.abs(risks[:, None] - risks).mean() / (2.0 * risks.mean()))
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, defaults: Mapping[str, Any]) -> Path:
-    folder = tmp_path_factory.mktemp("finished")
-    run(folder, defaults, figure_format="png,svg")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def report(finished: Path) -> dict[str, Any]:
-    return json.loads((finished / "report.json").read_text())
 
 
 @pytest.fixture(scope="module")

@@ -2,62 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Message
-from rich.console import Console
 
-from protocol import wire
 from protocol.questions import AdversarialAnswer
 from riskband.cli import main as riskband_command
-from riskband.flower.testing import Behaviour, Delivery
-from server.report.table import report_table
+from riskband.flower.testing import Delivery
 from server.run.ledger import read_ledger
-from tests.server.running import at_every_budget, raises, run_app
+from tests.server.running import at_every_budget, printed, raises, run_app
+from tests.strategies import network
 
 BUDGETS = "0,0.02,0.1,0.4"
 NAMES = ["wasserstein_mean", "wasserstein_cdf", "wasserstein_published"]
-FINISHED = {"model": "cnn", "target_sigmas": "0.05,0.1", "cost_bound": 30.0, "figure_format": "png,svg"}
-
-
-def run(folder: Path, defaults: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
-    settings = {"strategy": "wasserstein", "cost_budgets": BUDGETS, "num_targets": 4}
-    return run_app(folder, defaults, **{**settings, **changes})
-
-
-def claiming(**claims: Any) -> Behaviour:
-    def behave(message: Message, answer: Callable[[Message], Message]) -> list[Delivery]:
-        honest = wire.decode_answer(answer(message).content, AdversarialAnswer)
-        content = wire.encode_answer(dataclasses.replace(honest, **claims))
-        return [Delivery(Message(content, reply_to=message))]
-
-    return behave
-
-
-def printed(report: Mapping[str, Any]) -> str:
-    console = Console(width=400, no_color=True)
-    with console.capture() as capture:
-        console.print(report_table(report))
-    return capture.get()
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, defaults: Mapping[str, Any]) -> Path:
-    folder = tmp_path_factory.mktemp("finished")
-    run(folder, defaults, **FINISHED)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def report(finished: Path) -> dict[str, Any]:
-    return json.loads((finished / "report.json").read_text())
+SETTINGS = {"strategy": "wasserstein", "cost_budgets": BUDGETS, "num_targets": 4}
+CNN = {"model": "cnn", "target_sigmas": "0.05,0.1", "cost_bound": 30.0, "figure_format": "png,svg"}
+FINISHED = SETTINGS | CNN
+run = partial(run_app, **SETTINGS)
+claiming = partial(network.claiming, AdversarialAnswer)
 
 
 def test_free_moves_are_certified_at_cost_0_and_covered(
@@ -177,7 +146,7 @@ def test_the_table_says_what_each_number_is(report: dict[str, Any]) -> None:
 def test_the_same_seed_gives_the_same_bytes_whatever_the_network_does(
     finished: Path, report: dict[str, Any], tmp_path: Path, defaults: Mapping[str, Any]
 ) -> None:
-    again = run(tmp_path, defaults, **FINISHED, grid_seed=1)
+    again = run(tmp_path, defaults, **CNN, grid_seed=1)
     for each in (report := dict(report), again):
         del each["timing"]
     assert json.dumps(report) == json.dumps(again)
@@ -265,7 +234,10 @@ def test_the_breakdown_is_a_cost(report: dict[str, Any]) -> None:
 def test_a_curve_that_cannot_be_is_refused_and_named(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     zeros = (0.0,) * defaults["num-radii"]
     report = run(
-        tmp_path, defaults, behaviours={2: claiming(values_lower=zeros, values_upper=zeros), 7: raises}, quorum=0.8
+        tmp_path,
+        defaults,
+        behaviours={2: claiming(values_lower=zeros, values_upper=zeros), 7: raises},
+        quorum=0.8,
     )
     assert report["network"]["num_answered"] == 10
     named = [failure for failure in report["network"]["failures"] if failure["client_id"]]

@@ -21,12 +21,23 @@ NUM_CLIENTS = 10
 app = ClientApp()
 
 
+def name_of(partition):
+    return f"client-{partition:05d}"
+
+
+class Asking(QueryStrategy):
+    """Concludes what it heard."""
+
+    def conclude(self, outcome):
+        return outcome
+
+
 @app.query("loss")
 def honest_client(message, context):
     query, arrays = wire.decode_query(message.content, LossQuery), wire.decode_weights(message.content)
     partition = context.node_config["partition-id"]
     answer = LossAnswer(
-        client_id=f"client-{partition:05d}",
+        client_id=name_of(partition),
         risk=(partition % 11) / 10,
         num_examples=10,
         loss=query.loss,
@@ -38,7 +49,7 @@ def honest_client(message, context):
 
 def expected_answer(partition):
     return LossAnswer(
-        client_id=f"client-{partition:05d}",
+        client_id=name_of(partition),
         risk=(partition % 11) / 10,
         num_examples=10,
         loss="zero_one",
@@ -63,9 +74,9 @@ def strategy(**settings):
     return Averaging(QUERY, **(defaults | settings))
 
 
-def network(behaviours=None, **settings):
+def network(behaviours=None, *, client=app, **settings):
     defaults = {"num_clients": NUM_CLIENTS, "run_config": {}, "clients_per_pull": 3}
-    return InProcessGrid(app, behaviours=behaviours, **(defaults | settings))
+    return InProcessGrid(client, behaviours=behaviours, **(defaults | settings))
 
 
 def ask(behaviours=None, **settings):
@@ -76,8 +87,8 @@ def names(outcome):
     return [answer.client_id for answer in outcome.answers]
 
 
-def everyone_but(*partitions):
-    return [f"client-{k:05d}" for k in range(NUM_CLIENTS) if k not in partitions]
+def everyone_but(*partitions, num_clients=NUM_CLIENTS):
+    return [name_of(k) for k in range(num_clients) if k not in partitions]
 
 
 def reasons(outcome):
@@ -87,9 +98,11 @@ def reasons(outcome):
 # What a node may do.
 
 
-def claiming(**claims):
+def claiming(kind=LossAnswer, /, **claims):
+    """Answers of a kind in which something else stands than an honest client says."""
+
     def behave(message, answer):
-        honest = wire.decode_answer(answer(message).content, LossAnswer)
+        honest = wire.decode_answer(answer(message).content, kind)
         content = wire.encode_answer(dataclasses.replace(honest, **claims))
         return [Delivery(Message(content, reply_to=message))]
 

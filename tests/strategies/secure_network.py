@@ -50,10 +50,6 @@ def risk_of(partition):
     return (3 * partition % 7) / NUM_EXAMPLES
 
 
-def name_of(partition):
-    return f"client-{partition:05d}"
-
-
 class Recording(InProcessGrid):
     """Remembers every reply that the server gets, and the clients' state after each."""
 

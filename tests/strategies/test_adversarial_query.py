@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,9 +18,11 @@ from protocol.codec import to_array_record
 from protocol.hashes import code_hash, model_hash
 from protocol.questions import AdversarialAnswer, AdversarialQuery, LossAnswer, LossQuery
 from riskband.answers.concave_curves import inner_curve, is_concave, knapsack_curve
-from riskband.flower.testing import Delivery, InProcessGrid, node_unavailable
-from strategies.asking.query import QueryStrategy, QuorumError
+from riskband.flower.testing import Delivery, node_unavailable
+from strategies.asking.query import QuorumError
 from strategies.asking.replies import answer_check
+from tests.strategies import network as shared
+from tests.strategies.network import Asking, names, raising
 from tests.transport import adversarial_query
 
 ARRAYS = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3)}
@@ -70,39 +73,14 @@ def plain(message, context):
     return Message(wire.encode_answer(answer), reply_to=message)
 
 
-class Asking(QueryStrategy):
-    def conclude(self, outcome):
-        return [answer.client_id for answer in outcome.answers]
-
-
 def strategy(**settings):
     defaults = {"num_clients": NUM_CLIENTS, "quorum": 0.5, "node_timeout": 0.05, "reply_timeout": 5.0}
     return Asking(QUERY, **(defaults | {"poll_interval": 0.001} | settings))
 
 
-def network(behaviours=None, **settings):
-    return InProcessGrid(app, num_clients=NUM_CLIENTS, run_config={}, behaviours=behaviours, **settings)
-
-
-def claiming(**claims):
-    def behave(message, answer):
-        honest = wire.decode_answer(answer(message).content, AdversarialAnswer)
-        content = wire.encode_answer(dataclasses.replace(honest, **claims))
-        return [Delivery(Message(content, reply_to=message))]
-
-    return behave
-
-
-def raising(message, answer):
-    raise ValueError("no")
-
-
-def everyone_but(*partitions):
-    return [f"client-{k:05d}" for k in range(NUM_CLIENTS) if k not in partitions]
-
-
-def names(outcome):
-    return [answer.client_id for answer in outcome.answers]
+network = partial(shared.network, client=app, num_clients=NUM_CLIENTS)
+everyone_but = partial(shared.everyone_but, num_clients=NUM_CLIENTS)
+claiming = partial(shared.claiming, AdversarialAnswer)
 
 
 def test_an_honest_network_is_heard_completely():
@@ -113,7 +91,7 @@ def test_an_honest_network_is_heard_completely():
 
 def test_start_asks_the_question_of_the_subclass():
     result = strategy().start(network(), to_array_record(ARRAYS))
-    assert result.conclusion == everyone_but()
+    assert names(result.conclusion) == everyone_but()
 
 
 BOTH = ("values_lower", "values_upper")

@@ -26,11 +26,11 @@ from protocol.questions import (
 from riskband.adversaries.problem import TransportProblem
 from riskband.answers.concave_curves import knapsack_curve
 from riskband.flower.testing import Delivery, InProcessGrid
-from strategies.asking.query import QueryStrategy
 from strategies.dispersion import Dispersion
 from strategies.f_divergence import FDivergence
 from strategies.wasserstein import Wasserstein
 from tests.strategies.mutations import HARMFUL, HARMLESS, pick
+from tests.strategies.network import Asking, name_of
 from tests.transport import adversarial_query
 
 NUM_CLIENTS = 10
@@ -46,10 +46,6 @@ QUERIES = {
 }
 
 app = ClientApp()
-
-
-def name_of(partition):
-    return f"client-{partition:05d}"
 
 
 def honest_answer(kind, partition):
@@ -94,11 +90,6 @@ def answering(kind):
 
 for each in HARMFUL:
     app.query(each)(answering(each))
-
-
-class Asking(QueryStrategy):
-    def conclude(self, outcome):
-        return outcome
 
 
 def edited(mutation, rng, partition):

@@ -14,8 +14,9 @@ from protocol.codec import to_array_record
 from protocol.hashes import code_hash, model_hash
 from protocol.questions import HelloAnswer, HelloQuery, LossAnswer, LossQuery
 from riskband.flower.testing import Delivery, InProcessGrid
-from strategies.asking.query import QueryStrategy, QuorumError
+from strategies.asking.query import QuorumError
 from strategies.asking.resume import EarlierAnswer
+from tests.strategies.network import Asking, name_of, raising, reasons
 
 ARRAYS = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3)}
 QUERY = LossQuery(loss="zero_one", model="tiny", x_shape=(3,), num_classes=2)
@@ -24,12 +25,8 @@ NUM_CLIENTS = 6
 app = ClientApp()
 
 
-def name(partition):
-    return f"client-{partition:05d}"
-
-
 def honest_answer(partition):
-    return LossAnswer(name(partition), partition / 10, 10, "zero_one", code_hash(), model_hash(ARRAYS))
+    return LossAnswer(name_of(partition), partition / 10, 10, "zero_one", code_hash(), model_hash(ARRAYS))
 
 
 @app.query("loss")
@@ -40,13 +37,8 @@ def plain(message, context):
 @app.query("hello")
 def hello(message, context):
     wire.decode_query(message.content, HelloQuery)
-    answer = HelloAnswer(name(context.node_config["partition-id"]), code_hash(), context.node_config.get("left"))
+    answer = HelloAnswer(name_of(context.node_config["partition-id"]), code_hash(), context.node_config.get("left"))
     return Message(wire.encode_answer(answer), reply_to=message)
-
-
-class Asking(QueryStrategy):
-    def conclude(self, outcome):
-        return outcome
 
 
 def strategy(**settings):
@@ -78,10 +70,6 @@ def earlier(*partitions):
     return [EarlierAnswer(honest_answer(k)) for k in partitions]
 
 
-def raising(message, answer):
-    raise ValueError("no")
-
-
 def greeting(**claims):
     def behave(message, answer):
         reply = answer(message)
@@ -91,10 +79,6 @@ def greeting(**claims):
         return [Delivery(reply)]
 
     return behave
-
-
-def reasons(outcome):
-    return [(failure.client_id, failure.reason.value) for failure in outcome.failures]
 
 
 ALL = run(Network())
@@ -110,23 +94,23 @@ def test_meeting_tells_who_is_where_and_what_is_left():
     network, asking = Network(node_configs={2: {"left": 7}}), strategy()
     outcome = asking.meet(network.grid)
     assert outcome.answers == tuple(
-        HelloAnswer(name(k), code_hash(), 7 if k == 2 else None) for k in range(NUM_CLIENTS)
+        HelloAnswer(name_of(k), code_hash(), 7 if k == 2 else None) for k in range(NUM_CLIENTS)
     )
-    assert asking.ask_each(network.grid, {name(4): QUERY}, ARRAYS, round=1).answers == (honest_answer(4),)
+    assert asking.ask_each(network.grid, {name_of(4): QUERY}, ARRAYS, round=1).answers == (honest_answer(4),)
     assert network.asked["query.loss"] == [4]
 
 
 @pytest.mark.parametrize(
     ("claims", "reason"),
     [
-        ({"code_hash": "0" * 64}, (name(2), "wrong-code")),
+        ({"code_hash": "0" * 64}, (name_of(2), "wrong-code")),
         ({"client_id": "stranger"}, ("stranger", "unknown-client")),
-        ({"budget_left": -1}, (name(2), "malformed")),
+        ({"budget_left": -1}, (name_of(2), "malformed")),
     ],
 )
 def test_a_greeting_that_cannot_be_is_refused_and_the_client_not_asked(claims, reason):
     network = Network({2: greeting(**claims)})
-    known = frozenset(map(name, range(NUM_CLIENTS)))
+    known = frozenset(map(name_of, range(NUM_CLIENTS)))
     outcome = run(network, respect_budgets=True, quorum=0.5, expected_client_ids=known)
     assert reasons(outcome) == [reason]
     assert sorted(network.asked["query.loss"]) == [0, 1, 3, 4, 5]
@@ -162,9 +146,9 @@ def test_a_contested_name_is_asked_again_and_a_repeated_answer_is_not():
 
 
 def test_a_name_that_two_nodes_claim_is_not_believed_although_it_has_answered():
-    outcome = run(Network({4: greeting(client_id=name(1))}), earlier=earlier(1), quorum=0.5)
-    assert [answer.client_id for answer in outcome.answers] == [name(k) for k in (0, 2, 3, 5)]
-    assert reasons(outcome) == [(name(1), "claimed-twice")] * 2
+    outcome = run(Network({4: greeting(client_id=name_of(1))}), earlier=earlier(1), quorum=0.5)
+    assert [answer.client_id for answer in outcome.answers] == [name_of(k) for k in (0, 2, 3, 5)]
+    assert reasons(outcome) == [(name_of(1), "claimed-twice")] * 2
 
 
 def test_nobody_is_asked_in_vain():
@@ -177,7 +161,7 @@ def test_nobody_is_asked_in_vain():
 def test_a_client_without_anything_left_is_named_and_not_asked():
     network = Network(node_configs={1: {"left": 0}, 2: {"left": 1}})
     outcome = run(network, respect_budgets=True, quorum=0.5)
-    assert reasons(outcome) == [(name(1), "budget-spent")]
+    assert reasons(outcome) == [(name_of(1), "budget-spent")]
     assert sorted(network.asked["query.loss"]) == [0, 2, 3, 4, 5]
 
 
@@ -185,4 +169,4 @@ def test_who_has_the_answer_on_record_is_asked_although_nothing_is_left():
     network = Network({2: greeting(budget_left=0, on_record=True), 3: greeting(budget_left=0)})
     outcome = run(network, respect_budgets=True, quorum=0.5)
     assert sorted(network.asked["query.loss"]) == [0, 1, 2, 4, 5]
-    assert reasons(outcome) == [(name(3), "budget-spent")]
+    assert reasons(outcome) == [(name_of(3), "budget-spent")]

@@ -22,11 +22,11 @@ from tests.strategies.network import (
     error_reply,
     everyone_but,
     expected_answer,
+    name_of,
     names,
     reasons,
     strategy,
 )
-from tests.strategies.secure_network import name_of
 from tests.strategies.secure_network import run as run_secure
 
 AWAY = 3

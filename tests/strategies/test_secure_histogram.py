@@ -16,13 +16,13 @@ from protocol.secure.questions import MaskedAnswer, SharesAnswer
 from riskband.flower.testing import Delivery
 from strategies.asking.query import QuorumError
 from strategies.secure.secure_sum import neighbourhoods
+from tests.strategies.network import name_of
 from tests.strategies.secure_network import (
     ACTIONS,
     NUM_EXAMPLES,
     Recording,
     adding,
     changing,
-    name_of,
     raising_in,
     risk_of,
     run,

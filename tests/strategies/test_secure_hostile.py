@@ -16,7 +16,8 @@ from protocol.secure.questions import ConsistencyQuery, HeldShares, HistogramQue
 from riskband.flower.testing import Delivery
 from strategies.asking.query import QuorumError
 from strategies.secure.secure_sum import left_out
-from tests.strategies.secure_network import ARRAYS, NUM_EXAMPLES, Recording, changing, name_of, risk_of, run
+from tests.strategies.network import name_of
+from tests.strategies.secure_network import ARRAYS, NUM_EXAMPLES, Recording, changing, risk_of, run
 
 NUM = 10
 TARGET = 3

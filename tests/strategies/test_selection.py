@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,6 +22,8 @@ from riskband.flower.testing import Delivery, InProcessGrid, node_unavailable
 from strategies.asking.query import QuorumError
 from strategies.asking.resume import EarlierAnswer
 from strategies.selection import SelectionStrategy
+from tests.strategies import network as shared
+from tests.strategies.network import raising
 
 NUM_CLIENTS = 12
 CANDIDATES = (Candidate("errors", 0, "zero_one"), Candidate("scores", 1, "brier"), Candidate("sure", 0, "abstain:0.8"))
@@ -63,21 +65,12 @@ def strategy(*, candidates=CANDIDATES, x_shape=(3,), num_classes=2, privacy="", 
     return SelectionStrategy(query, **(defaults | settings))
 
 
-def network(behaviours=None, **settings):
-    defaults = {"num_clients": NUM_CLIENTS, "run_config": {}, "clients_per_pull": 5}
-    return InProcessGrid(app, behaviours=behaviours, **(defaults | settings))
+network = partial(shared.network, client=app, num_clients=NUM_CLIENTS)
+claiming = partial(shared.claiming, CandidatesAnswer)
 
 
 def ask(behaviours=None, **settings):
     return strategy(**settings).start(network(behaviours), to_array_record(ARRAYS)).conclusion
-
-
-def claiming(**claims):
-    def behave(message, answer):
-        honest = wire.decode_answer(answer(message).content, CandidatesAnswer)
-        return [Delivery(Message(wire.encode_answer(dataclasses.replace(honest, **claims)), reply_to=message))]
-
-    return behave
 
 
 def test_every_candidate_is_judged_by_every_client_in_one_round():
@@ -125,10 +118,6 @@ def test_a_claim_that_cannot_be_true_is_refused_and_named(claims, reason):
 def test_risks_that_are_no_counts_are_fine_for_losses_that_are_not_binary():
     found = ask({3: claiming(risks=(0.3, 0.123, 0.456))})
     assert found.outcome.answers[3].risks == (0.3, 0.123, 0.456)
-
-
-def raising(message, answer):
-    raise RuntimeError("no")
 
 
 def plain_answer(message, answer):

@@ -64,6 +64,25 @@ def draw_networks(law, *, num_networks, num_clients, sizes, seed):
         yield rb.ClientRisks(values, counts, binary=not isinstance(law, ContinuousLossRisks))
 
 
+def failures(networks, fails):
+    """By case, of each network whether the case fails: `fails` says it of one network."""
+    found = {}
+    for network in networks:
+        for case, is_failure in fails(network).items():
+            found.setdefault(case, []).append(is_failure)
+    return found
+
+
+def failures_of(fails):
+    """`failures` of networks that are drawn from a law: `fails(risks, law, **settings)` says it of one of them."""
+
+    def found(law, *, num_networks, num_clients, sizes, seed, **settings):
+        drawn = draw_networks(law, num_networks=num_networks, num_clients=num_clients, sizes=sizes, seed=seed)
+        return failures(drawn, lambda risks: fails(risks, law, **settings))
+
+    return found
+
+
 @dataclass(frozen=True)
 class ObservedLaw:
     """The law of empirical risks of zero-one losses on `num_examples` examples, exactly."""

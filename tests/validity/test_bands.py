@@ -14,7 +14,7 @@ from tests.validity.coverage import (
     CONTINUOUS,
     TWO_POINTS,
     ObservedLaw,
-    draw_networks,
+    failures_of,
     is_rejected,
     leaves,
     rejected,
@@ -28,15 +28,17 @@ AFFINE = AffineGaussian(margin=1.5, sigma=0.4)
 LAWS = {"beta": BETA, "two points": TWO_POINTS, "affine": AFFINE, "continuous": CONTINUOUS}
 
 
-def failures(law, *, num_networks, num_clients, sizes, delta, seed, cases):
-    """Failures by case (local, method, sides); all cases see the same networks."""
-    found = {case: [] for case in cases}
-    for risks in draw_networks(law, num_networks=num_networks, num_clients=num_clients, sizes=sizes, seed=seed):
-        for local, method, sides in found:
-            truth = ObservedLaw(law, sizes) if local == "observed" else law
-            band = rb.band(risks, delta=delta, method=method, local=local, sides=sides)
-            found[local, method, sides].append(leaves(band, truth))
-    return found
+@failures_of
+def failures(risks, law, *, delta, cases):
+    """By case (local, method, sides)."""
+    observed = ObservedLaw(law, int(risks.num_examples[0]))
+    return {
+        (local, method, sides): leaves(
+            rb.band(risks, delta=delta, method=method, local=local, sides=sides),
+            observed if local == "observed" else law,
+        )
+        for local, method, sides in cases
+    }
 
 
 @study(60, slow=400)

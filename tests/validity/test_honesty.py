@@ -2,18 +2,9 @@
 
 import numpy as np
 import pytest
-import torch
 
 from benchmarks.honesty import DELTA, trainers_experiment
 from tests.validity.coverage import is_rejected
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
 
 
 @pytest.mark.parametrize("num_networks", [4, pytest.param(40, marks=pytest.mark.slow)])

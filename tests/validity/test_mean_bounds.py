@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import riskband as rb
-from tests.validity.coverage import BETA, CONTINUOUS, TWO_POINTS, draw_networks, rejected, study
+from tests.validity.coverage import BETA, CONTINUOUS, TWO_POINTS, failures_of, rejected, study
 
 METHODS = {
     "averaged orders": {"method": "betting"},
@@ -18,13 +18,10 @@ METHODS = {
 RARE = type(TWO_POINTS)(0.0, 0.9, 0.02)  # nearly all the risk in a few clients: hard for a bound that trusts a variance
 
 
-def failures(law, *, num_networks, num_clients, sizes, delta, seed):
-    found = {name: [] for name in METHODS}
-    networks = draw_networks(law, num_networks=num_networks, num_clients=num_clients, sizes=sizes, seed=seed)
-    for risks in networks:
-        for name, settings in METHODS.items():
-            found[name].append(rb.mean_bound(risks, delta=delta, **settings).value < law.mean_risk() - 1e-12)
-    return found
+@failures_of
+def failures(risks, law, *, delta):
+    bounds = {name: rb.mean_bound(risks, delta=delta, **settings).value for name, settings in METHODS.items()}
+    return {name: bound < law.mean_risk() - 1e-12 for name, bound in bounds.items()}
 
 
 @study(100, slow=500)

@@ -7,19 +7,16 @@ from itertools import product
 import pytest
 
 import riskband as rb
-from tests.validity.coverage import BETA, CONTINUOUS, TWO_POINTS, draw_networks, is_exceeded, rejected
+from tests.validity.coverage import BETA, CONTINUOUS, TWO_POINTS, failures_of, is_exceeded, rejected
 
 LAWS = {"beta": BETA, "two points": TWO_POINTS, "continuous": CONTINUOUS}
 
 
-def failures(law, *, num_networks, num_clients, sizes, delta, seed, cases, divergences=("kl", "chi2")):
-    """Failures by case (local, method); a network counts as soon as one of its certificates is exceeded."""
-    found = {case: [] for case in cases}
-    for risks in draw_networks(law, num_networks=num_networks, num_clients=num_clients, sizes=sizes, seed=seed):
-        for local, method in found:
-            band = rb.band(risks, delta=delta, method=method, local=local, sides="lower")
-            found[local, method].append(is_exceeded(band, law, divergences=divergences))
-    return found
+@failures_of
+def failures(risks, law, *, delta, cases, divergences=("kl", "chi2")):
+    """By case (local, method); a network counts as soon as one of its certificates is exceeded."""
+    bands = {case: rb.band(risks, delta=delta, local=case[0], method=case[1], sides="lower") for case in cases}
+    return {case: is_exceeded(band, law, divergences=divergences) for case, band in bands.items()}
 
 
 @pytest.mark.parametrize(

@@ -19,14 +19,6 @@ SQRT_2 = 2.0**0.5
 DIGITS = {"seed": 0, "learning_rate": 0.02, "batch_size": 64, "margin": 0.5}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def singular_values(weight, size=8):
     """Of a matrix, or of a convolution on a torus of size x size."""
     weight = weight.detach().double().numpy()

@@ -23,14 +23,6 @@ QUICK = {"model": "mlp", "seed": 0, "num_epochs": 2, "learning_rate": 0.003}
 STEPS = {"seed": 0, "num_epochs": 1, "learning_rate": 0.01}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def errors(model: nn.Module, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     with torch.no_grad():
         return model.eval()(torch.tensor(x)).argmax(dim=1).numpy() != y
