@@ -19,11 +19,13 @@ from riskband.answers.responses import ANSWERED_BY, MISSING
 from riskband.bands.methods import resolve_level_method
 from riskband.models.evaluation import DEVICES
 from riskband.models.losses import LOSSES, OWN
+from riskband.report.words import about
 from riskband.worst_cases.requirements import Requirement
 from server.run.folder import FIGURE_SUFFIXES
 from server.sections import (
     SPLIT,
     AnyCounts,
+    AnyNames,
     AnyNumbers,
     Count,
     Ends,
@@ -80,6 +82,9 @@ class Run(Section):
         description="it names the result folder: letters, digits, '.', '_' and '-' only",
     )
     seed: int = Field(ge=0, lt=2**63, description="the same seed gives the same report")
+    about: Annotated[AnyNames, rule(lambda lines: not lines or about(lines))] = Field(
+        description='give KEY=VALUE, each key once, such as "author=A. Turing,purpose=release of version 7", or ""'
+    )
 
 
 class Network(Section):

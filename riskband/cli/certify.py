@@ -19,10 +19,11 @@ from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.bands.methods import MOST_FOR_ALL_RANKS
 from riskband.checks import spelled
 from riskband.cli.figures import draw
-from riskband.cli.request import DEFAULT_PILOT_SHARE, Request, how_read
+from riskband.cli.request import ABOUT, DEFAULT_PILOT_SHARE, Request, how_read
 from riskband.cli.terminal import summary
 from riskband.functionals.bets import has_no_order
 from riskband.report.asked import DEFAULT_BUDGETS, certified
+from riskband.report.words import about
 
 _COMES_SORTED = "the rows come sorted by loss, so no bound relies on their order; with --client some may be sharper"
 
@@ -48,7 +49,8 @@ def run(options: argparse.Namespace) -> int:
         say(summary(found, risks, how_read=how_read(request.wanted), binary=request.wanted.binary))
     if request.json or request.out:
         indent = 1 if risks.num_clients <= MOST_FOR_ALL_RANKS else None  # a million lines take minutes
-        text = json.dumps(found.to_document(), indent=indent, allow_nan=False)
+        said = {"about": about(request.about)} if request.about else {}
+        text = json.dumps(found.to_document() | said, indent=indent, allow_nan=False)
         if request.json:
             print(text)
         if request.out:
@@ -128,6 +130,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = topic("output")
     add("--out", help="write the certificates, with all that is needed to verify them", metavar="FILE.json")
     add("--json", help="print what --out writes, and nothing else", action="store_true")
+    add("--about", help=ABOUT, nargs="+", metavar="KEY=VALUE", **again)
     add("--plot", help="draw the band and the worst cases (.png, .svg or .pdf)", metavar="FILE.png")
     dispersion = "draw quantiles, Lorenz curve and the measures of --measure"
     add("--plot-dispersion", help=dispersion, metavar="FILE.png")

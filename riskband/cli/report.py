@@ -35,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help='such as "mean<=0.2", of numbers that the files certify; fixed before any answer was seen',
     )
+    about = "what is said of the evaluation: model=…, data=…, date=…, author=…; in place of what the file says"
+    parser.add_argument("--about", metavar="KEY=VALUE", nargs="+", action="extend", default=[], help=about)
     parser.add_argument(
         "--public", action="store_true", help="without the clients' losses; such a page cannot be computed again"
     )
@@ -47,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     if out.suffix.lower() not in (".html", ".htm") or out.resolve() in sources:
         raise ValueError(f"--out must be a new page that ends in .html, got {options.out!r}")
     requirements = [Requirement.of(text) for text in options.require]
-    entries, gates, said = _read(options.files)
+    entries, gates, said, about = _read(options.files)
     certificates = {name: _checked(name, entry) for name, entry in entries.items()}
     gate = _gate(certificates, gates, requirements)
     own = {name: each for name, each in certificates.items() if not name.startswith(REQUIRED)}
@@ -55,7 +57,11 @@ def run(options: argparse.Namespace) -> int:
     # By name: an import would make the house one floor higher (tests/house.py).
     made_by = import_module("riskband.report.page")
     limits = {(each["limit"], each["threshold"]): None for each in said.get("breakdowns", ())}
-    facts = made_by.RunFacts(names=tuple(said.get("clients", ())), limits=tuple(limits))
+    facts = made_by.RunFacts(
+        names=tuple(said.get("clients", ())),
+        limits=tuple(limits),
+        about=about | import_module("riskband.report.words").about(options.about),
+    )
     page = made_by.report_page(own or certificates, title=title, require=gate or (), facts=facts, public=options.public)
     out.write_text(page, encoding="utf-8")
     if options.json:
@@ -70,13 +76,14 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _read(files: list[str]) -> tuple[dict[str, Any], list[Mapping[str, Any]], Mapping[str, Any]]:
-    """Certificates by name, in the order of the files, the verdicts they hold, and what the first says together."""
+def _read(files: list[str]) -> tuple[dict[str, Any], list[Mapping[str, Any]], Mapping[str, Any], dict[str, str]]:
+    """Certificates by name, in the order of the files, their verdicts, what the first says together, and `about`."""
     if len({Path(file).resolve() for file in files}) < len(files):
         raise ValueError(f"every file may be given once, got {', '.join(files)}")
     entries: dict[str, Any] = {}
     gates: list[Mapping[str, Any]] = []
     said: Mapping[str, Any] = {}
+    about: dict[str, str] = {}
     for file in files:
         document = read_document(file)
         for name, entry in document["certificates"].items():
@@ -84,7 +91,8 @@ def _read(files: list[str]) -> tuple[dict[str, Any], list[Mapping[str, Any]], Ma
             entries[called if called not in entries else f"{called} of {file}"] = entry
         gates += [document["gate"]] if "gate" in document else []
         said = said or document.get("findings", {})
-    return entries, gates, said
+        about = document.get("about", {}) | about
+    return entries, gates, said, about
 
 
 def _checked(name: str, entry: Any) -> rb.Certificate:

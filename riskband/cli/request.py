@@ -21,10 +21,12 @@ from riskband.checks import check_budget, check_delta, check_fraction
 from riskband.functionals.functional import resolve, resolve_weight
 from riskband.functionals.weights import check_tail_level
 from riskband.report.asked import DEFAULT_BUDGETS, Asked
+from riskband.report.words import about
 from riskband.worst_cases.requirements import Requirement
 
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 DEFAULT_PILOT_SHARE = 0.2
+ABOUT = "what the page says of the evaluation: model=…, data=…, date=…, author=…, or whatever else"
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Request:
     noise: str | None = None
     tune: tuple[str, ...] = ()
     pilot_share: float = DEFAULT_PILOT_SHARE
+    about: tuple[str, ...] = ()
     out: str | None = None
     json: bool = False
     plot: str | None = None
@@ -84,6 +87,7 @@ class Request:
             *(partial(Requirement.of, text) for text in asked.require),
             *(partial(check_tail_level, level) for level in asked.cvar),
             *(partial(check_fraction, name, value) for name, value in single.items() if value is not None),
+            partial(about, self.about),
             partial(check_num_missing, self.who.get("num_missing", 0)),
             partial(check_contamination, self.who["contamination"]),
         ]

@@ -54,8 +54,8 @@ def _lines_of(found: Findings, name: str) -> Iterator[str]:
         lower = "" if certificate.lower is None else f"{rounded_down(certificate.lower)} <= "
         bound = f" <= {rounded_up(certificate.value)}" if why is None else f": no bound below 1; {why}"
         yield f"  {lower}{quantity}{_become(given['divergence'], given['budget']) if 'budget' in given else ''}{bound}"
-        for group, size, bounds in words.group_rows(certificate):
-            yield f"    {group} ({size} clients): {bounds}"
+        for group, size, bounds, measured in words.group_rows(certificate):
+            yield f"    {group} ({size} clients): {bounds}, measured {measured}"
     elif set(certificate.axes) == {"budget"}:
         yield f"  {quantity}"
         for budget, value in zip(certificate.axes["budget"].tolist(), np.asarray(certificate.value), strict=True):

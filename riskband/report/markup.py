@@ -50,22 +50,36 @@ PAGE = r"""<!doctype html>
 </ul>
 </figure>
 {% endmacro %}
+{% macro heads(names) %}<thead><tr>{% for name in names if name %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>{% endmacro %}
+{# Beside each cell stands the head of its column, which a phone shows in the place of columns. #}
+{% macro cell(head, text, kind='') %}<td data-head="{{ head }}"{% if kind %} class="{{ kind }}"{% endif %}>{{ text }}</td>{% endmacro %}
+{% set measured_head = '' if view.is_public else 'Measured' %}
+{% macro measured(text) %}{% if measured_head %}{{ cell(measured_head, text, 'number') }}{% endif %}{% endmacro %}
 {% macro numbers(rows, caption) %}
 <table>
 <caption>{{ caption }}</caption>
-<thead><tr><th scope="col">What is bounded</th><th scope="col">Bound</th><th scope="col">It is</th></tr></thead>
+{{ heads(['What is bounded', 'Guaranteed' if view.label == 'certificate' else 'Bound', measured_head, 'It is']) }}
 <tbody>
 {% for row in rows %}
-<tr><th scope="row">{{ row.quantity }}{% if row.note %}<br><small>{{ row.note }}.</small>{% endif %}</th><td class="number">{{ row.bound }}</td><td>{{ label(row.label) }}</td></tr>
+<tr><th scope="row">{{ row.quantity }}{% if row.note %}<br><small>{{ row.note }}.</small>{% endif %}</th>{{ cell('Bound', row.bound, 'number') }}{{ measured(row.measured) }}{{ cell('It is', label(row.label)) }}</tr>
 {% endfor %}
 </tbody>
 </table>
 {% endmacro %}
+{% macro asked(question, exact) %}{{ question }}{% if exact not in question %}<br><small>Exact words: {{ exact }}.</small>{% endif %}{% endmacro %}
 {% macro label(text) %}<span class="label{{ ' estimate' if text == 'ESTIMATE' }}">{{ text }}</span>{% endmacro %}
 <a class="skip" href="#answer">Skip to the answer</a>
 <header>
 <p class="kind">Risk report{% if view.is_public %} · public version, without the clients’ losses{% endif %}</p>
 <h1>{{ view.title }}</h1>
+{% if view.about %}
+<dl>
+{% for name, text in view.about.items() %}
+<div><dt>{{ name }}</dt><dd>{{ text }}</dd></div>
+{% endfor %}
+</dl>
+{% endif %}
+{% if view.unsaid %}<p class="note">Not stated: {{ view.unsaid|join(', ') }}.</p>{% endif %}
 </header>
 <main>
 <section id="answer" aria-labelledby="h1">
@@ -75,15 +89,16 @@ PAGE = r"""<!doctype html>
 <div><p class="word">{{ view.light.word }}</p><p>{{ view.light.reason }}</p></div>
 </div>
 <p class="sentence">{{ view.sentence }} {{ label(view.label) }}</p>
+{% if not view.is_public %}<p>{{ view.measured }}</p>{% endif %}
 <p class="note">{{ view.together }}</p>
 <p>A <i>risk</i> is the mean loss of the model on one client, from 0 (no error) to 1.{% if view.has_measured %} A <i>measured risk</i> is that mean over a client’s own test examples; its true risk may be higher or lower.{% endif %}</p>
 {% if view.gate %}
 <table>
 <caption>What was required.{% if view.light.word != 'ESTIMATE ONLY' %} With probability at least {{ view.sure }} no verdict is a wrong PASS or a wrong FAIL.{% endif %}</caption>
-<thead><tr><th scope="col">Requirement</th><th scope="col">Verdict</th><th scope="col">Why</th></tr></thead>
+{{ heads(['Requirement', 'Verdict', measured_head, 'Why']) }}
 <tbody>
-{% for each in view.gate.verdicts %}
-<tr><th scope="row"><code>{{ each.requirement }}</code></th><td><span class="verdict {{ each.verdict|lower|replace(' ', '-') }}">{{ {'PASS': '✔', 'FAIL': '✖'}.get(each.verdict, '▲') }} {{ each.verdict }}</span></td><td>{{ each.statement.partition(': ')[2] }}</td></tr>
+{% for each, known in view.verdicts %}
+<tr><th scope="row"><code>{{ each.requirement }}</code></th><td><span class="verdict {{ each.verdict|lower|replace(' ', '-') }}">{{ {'PASS': '✔', 'FAIL': '✖'}.get(each.verdict, '▲') }} {{ each.verdict }}</span></td>{{ measured(known) }}<td>{{ each.statement.partition(': ')[2] }}</td></tr>
 {% endfor %}
 </tbody>
 </table>
@@ -106,10 +121,10 @@ PAGE = r"""<!doctype html>
 <table>
 <caption>Measured on each client’s own examples: not a bound, and not certified.</caption>
 {% set grouped = view.clients|selectattr('group')|list %}
-<thead><tr><th scope="col">Client</th>{% if grouped %}<th scope="col">Group</th>{% endif %}<th scope="col">Mean loss</th><th scope="col">Examples</th></tr></thead>
+{{ heads(['Client', 'Group' if grouped else '', 'Mean loss', 'Examples']) }}
 <tbody>
 {% for each in view.clients %}
-<tr><th scope="row">{{ each.name }}</th>{% if grouped %}<td>{{ each.group }}</td>{% endif %}<td class="number">{{ each.loss }}</td><td class="number">{{ each.num_examples }}</td></tr>
+<tr><th scope="row">{{ each.name }}</th>{% if grouped %}{{ cell('Group', each.group) }}{% endif %}{{ cell('Mean loss', each.loss, 'number') }}{{ cell('Examples', each.num_examples, 'number') }}</tr>
 {% endfor %}
 </tbody>
 </table>
@@ -127,6 +142,8 @@ PAGE = r"""<!doctype html>
 <p>Tomorrow’s clients need not be like those measured: some kinds may become more frequent. The <i>budget</i> says how far ({{ view.shifts|map(attribute='unit')|join(', or ') }}). The table says what that means for a kind of client, and what is then the most that can happen. {{ label(shift.label) }}{% if view.shifts|length > 1 %} Equal budgets of two divergences are not the same shift.{% endif %}</p>
 {% else %}
 <p>Tomorrow’s clients may have other examples. The <i>budget</i> is the mean transport cost of that change ({{ shift.unit }}).{% if shift.unit.startswith('order 2') %} A cost of order 2 is a squared distance.{% endif %} {{ label(shift.label) }}</p>
+<h3>Who attacks, and what is guaranteed</h3>
+<p>{{ view.attack|join(' ') }}</p>
 {% endif %}
 <div class="slider" hidden>
 {% if view.shifts|length > 1 %}
@@ -145,9 +162,12 @@ PAGE = r"""<!doctype html>
 <tbody>
 {% for index in shift.shown %}
 {% set step = shift.steps[index] %}
-<tr><th scope="row">{{ step.budget }}</th>{% for kind in step.kinds %}<td class="number">{{ kind }}</td>{% endfor %}{% for bound in step.bounds %}<td class="number">{{ bound }}</td>{% endfor %}</tr>
+<tr><th scope="row">{{ step.budget }}</th>{% for kind in step.kinds %}{{ cell('from ' ~ shift.kinds[loop.index0], kind, 'number') }}{% endfor %}{% for bound in step.bounds %}{{ cell(shift.columns[loop.index0], bound, 'number') }}{% endfor %}</tr>
 {% endfor %}
 </tbody>
+{% if not view.is_public %}
+<tfoot><tr><th scope="row">Measured</th>{% for kind in shift.kinds %}<td class="number">–</td>{% endfor %}{% for text in shift.measured %}{{ cell(shift.columns[loop.index0], text, 'number') }}{% endfor %}</tr></tfoot>
+{% endif %}
 </table>
 {{ chart(shift.chart, 'shift-chart' ~ nth) }}
 </div>
@@ -172,10 +192,10 @@ PAGE = r"""<!doctype html>
 {% if view.groups %}
 <table>
 <caption>Mean risk by group.</caption>
-<thead><tr><th scope="col">Group</th><th scope="col">Clients</th><th scope="col">Mean risk lies in</th></tr></thead>
+{{ heads(['Group', 'Clients', 'Mean risk lies in', measured_head]) }}
 <tbody>
-{% for name, size, interval in view.groups %}
-<tr><th scope="row">{{ name }}</th><td class="number">{{ size }}</td><td class="number">{{ interval }}</td></tr>
+{% for name, size, interval, known in view.groups %}
+<tr><th scope="row">{{ name }}</th>{{ cell('Clients', size, 'number') }}{{ cell('Mean risk lies in', interval, 'number') }}{{ measured(known) }}</tr>
 {% endfor %}
 </tbody>
 </table>
@@ -198,13 +218,25 @@ PAGE = r"""<!doctype html>
 <section id="true" aria-labelledby="h5">
 <h2 id="h5">5. What must be true</h2>
 <p>{{ view.premise }} Tick, and name who stands for it. <b>What you enter is stored nowhere</b>: print the page, or save it as PDF, to keep it.</p>
+{% set known = view.questions|selectattr(2)|list %}
+{% if known %}
+<table>
+<caption>Answered by the record of the run.</caption>
+{{ heads(['Question', 'Answer']) }}
+<tbody>
+{% for question, exact, answer in known %}
+<tr><th scope="row">{{ asked(question, exact) }}</th><td>{{ answer }}</td></tr>
+{% endfor %}
+</tbody>
+</table>
+{% endif %}
 <form>
 <table class="questions">
 <caption class="visually-hidden">Assumptions as questions</caption>
-<thead><tr><th scope="col">Yes</th><th scope="col">Question</th><th scope="col">Owner</th><th scope="col">Date</th></tr></thead>
+{{ heads(['Yes', 'Question', 'Owner', 'Date']) }}
 <tbody>
-{% for question, exact in view.questions %}
-<tr><td><input type="checkbox" id="q{{ loop.index }}" autocomplete="off"></td><th scope="row"><label for="q{{ loop.index }}">{{ question }}</label>{% if exact not in question %}<br><small>Exact words: {{ exact }}.</small>{% endif %}</th><td><input type="text" aria-label="Owner of question {{ loop.index }}" autocomplete="off"></td><td><input type="date" aria-label="Date of question {{ loop.index }}" autocomplete="off"></td></tr>
+{% for question, exact, _ in view.questions|rejectattr(2) %}
+<tr><td><input type="checkbox" id="q{{ loop.index }}" autocomplete="off"></td><th scope="row"><label for="q{{ loop.index }}">{{ asked(question, exact) }}</label></th>{% for what in ('Owner', 'Date') %}<td data-head="{{ what }}"><input type="text" aria-label="{{ what }} of question {{ loop.index }}" autocomplete="off"></td>{% endfor %}</tr>
 {% endfor %}
 </tbody>
 </table>
@@ -241,18 +273,24 @@ PAGE = r"""<!doctype html>
 <details>
 <summary>All {{ view.certificates|length }} certificates</summary>
 <table>
-<caption>What each certificate says{% if digests %}, with the SHA-256 of its file{% endif %}.</caption>
-<thead><tr><th scope="col">Name</th><th scope="col">Statement</th><th scope="col">It is</th><th scope="col">δ</th><th scope="col">Holds</th><th scope="col">Method</th>{% if digests %}<th scope="col">SHA-256</th>{% endif %}</tr></thead>
+<caption>What each certificate says.</caption>
+{{ heads(['Name', 'Statement' ~ (', and the SHA-256 of its file' if digests else ''), 'It is', 'δ', 'Holds', 'Method']) }}
 <tbody>
 {% for name, each in view.certificates.items() %}
-<tr><th scope="row">{{ name }}</th><td>{{ each.statement }}</td><td>{{ label('ESTIMATE' if each.validity == 'estimate' else each.validity) }}</td><td>{{ view.deltas[name] }}</td><td>{{ view.holds[name] }}</td><td>{{ each.method }}</td>{% if digests %}<td><code class="hash">{{ digests.get(name, '–') }}</code></td>{% endif %}</tr>
+<tr><th scope="row">{{ name }}</th><td>{{ each.statement }}{% if digests %}<code class="hash">{{ digests.get(name, '–') }}</code>{% endif %}</td>{{ cell('It is', label('ESTIMATE' if each.validity == 'estimate' else each.validity)) }}{{ cell('δ', view.deltas[name]) }}{{ cell('Holds', view.holds[name]) }}{{ cell('Method', each.method) }}</tr>
 {% endfor %}
 </tbody>
 </table>
 </details>
 </section>
 </main>
-<script type="application/json" id="certificates">{{ stored|tojson }}</script>
+{% if signed %}
+<footer>
+<p class="signature">Name <span></span> Date <span></span> Signature <span></span></p>
+<p class="note">What is signed is what this page holds, with the SHA-256 <code>{{ signed }}</code>. It stands on every printed page, and <code>riskband verify</code> prints it.</p>
+</footer>
+{% endif %}
+<script type="application/json" id="certificates">{{ stored }}</script>
 <script>{{ script|safe }}</script>
 </body>
 </html>
@@ -286,13 +324,13 @@ dl { margin: .6rem 0; } dl div { display: flex; flex-wrap: wrap; gap: .2rem 1rem
 dt { flex: 0 0 17rem; color: var(--soft); } dd { flex: 1 1 18rem; margin: 0; overflow-wrap: anywhere; }
 table { width: 100%; margin: 1rem 0; border-collapse: collapse; font-size: .93rem; }
 caption { padding-bottom: .4rem; color: var(--soft); text-align: left; }
-th, td { padding: .42rem .6rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; overflow-wrap: anywhere; }
-thead th:first-child { white-space: nowrap; } thead th { border-bottom: 2px solid var(--line); font-size: .85rem; vertical-align: bottom; }
+th, td { padding: .42rem .6rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; overflow-wrap: break-word; } tbody th { overflow-wrap: anywhere; min-width: 6rem; }
+thead th { border-bottom: 2px solid var(--line); font-size: .85rem; vertical-align: bottom; } thead th:first-child { white-space: nowrap; } tfoot { border-top: 2px solid var(--line); } tfoot th { font-weight: 400; }
 tbody th { font-weight: 400; }
 tbody th code, .number { white-space: nowrap; } .number { font-variant-numeric: tabular-nums; white-space: nowrap; }
 tr.now > * { background: color-mix(in srgb, var(--bound) var(--wash), transparent); }
 details { margin: 1rem 0; } summary { padding: .4rem 0; color: var(--bound); cursor: pointer; }
-code { font: .9em ui-monospace, Consolas, Menlo, monospace; overflow-wrap: anywhere; } .hash { display: block; min-width: 9rem; font-size: .68rem; }
+code { font: .9em ui-monospace, Consolas, Menlo, monospace; overflow-wrap: anywhere; } .hash { display: block; margin-top: .2rem; color: var(--soft); font-size: .68rem; }
 .slider { margin: 1rem 0; padding: .9rem 1.1rem; border-radius: 8px; background: var(--card); }
 .slider label { font-weight: 700; } .slider select { margin-bottom: .4rem; padding: .25rem; border: 1px solid var(--soft); border-radius: 4px; background: var(--back); color: var(--text); font: inherit; } .slider input { display: block; width: 100%; margin: .5rem 0; accent-color: var(--bound); } .slider p { margin: 0; min-height: 3.2rem; }
 .chart { position: relative; margin: 1.4rem 0; } .chart > svg { display: block; width: 100%; height: auto; } figcaption { max-width: 46rem; margin-bottom: .5rem; font-size: .93rem; }
@@ -304,12 +342,13 @@ path, circle { fill: none; stroke-width: 2.2; } path.area { stroke-width: 1.6; }
 path.area { fill: color-mix(in srgb, var(--fill, var(--bound)) 22%, transparent); } circle { stroke-width: 1; }
 .legend { display: flex; flex-wrap: wrap; gap: .2rem 1.4rem; margin: .2rem 0 0; padding: 0; list-style: none; font-size: .88rem; }
 .readout { position: absolute; top: 3.2rem; right: 1rem; max-width: 20rem; padding: .4rem .7rem; border: 1px solid var(--line); border-radius: 6px; background: var(--back); font-size: .85rem; pointer-events: none; }
-.questions td:first-child { width: 2.5rem; } .questions td:nth-child(3) { width: 11rem; } .questions td:nth-child(4) { width: 10rem; }
-.questions input[type=text], .questions input[type=date] { width: 100%; padding: .25rem; border: 1px solid var(--soft); border-radius: 4px; background: var(--back); color: var(--text); font: inherit; font-size: .88rem; } .questions input[type=checkbox] { width: 1.2rem; height: 1.2rem; accent-color: var(--bound); }
+.questions td:first-child { width: 2.5rem; } .questions td:nth-child(3) { width: 12rem; } .questions td:nth-child(4) { width: 8rem; }
+.signature { display: flex; gap: .6rem; align-items: end; max-width: none; margin-top: 3.5rem; break-inside: avoid; } .signature span { flex: 1; border-bottom: 1px solid var(--text); } footer { break-inside: avoid; }
+.questions input[type=text] { width: 100%; padding: .25rem; border: 1px solid var(--soft); border-radius: 4px; background: var(--back); color: var(--text); font: inherit; font-size: .88rem; } .questions input[type=checkbox] { width: 1.2rem; height: 1.2rem; accent-color: var(--bound); }
 @media screen { .shift.other { display: none; } }
-@media (max-width: 40rem) { table { display: block; overflow-x: auto; } dt { flex-basis: 100%; } }
-@page { margin: 14mm; }
-@media print { :root { color-scheme: light; --text: #000; --soft: #444; --line: #bbb; --card: #fff; } body { max-width: none; padding: 0; font-size: 10pt; -webkit-print-color-adjust: exact; print-color-adjust: exact; } .slider, .skip, .readout, .cursor { display: none; } h2, h3, figcaption, caption { break-after: avoid; } tr, figure, .light { break-inside: avoid; } }
+@media screen and (max-width: 40rem) { table, caption, tbody, tfoot, tr, th, td { display: block; } thead { display: none; } tr { padding: .5rem 0; border-bottom: 1px solid var(--line); } tbody th, tfoot th, td { padding: .1rem 0; border: 0; } td[data-head]::before { content: attr(data-head) ": "; color: var(--soft); } tbody th:first-child, tfoot th { font-weight: 600; } th small { font-weight: 400; } tfoot td:not([data-head]) { display: none; } td.number { white-space: normal; } svg text { font-size: 18px; } svg text[transform] { display: none; } .chart > svg { overflow: visible; } dt { flex-basis: 100%; } .questions td:nth-child(n) { width: auto; } .signature { flex-direction: column; align-items: stretch; } .signature span { min-height: 1.6rem; } }
+@page { margin: 14mm 14mm 18mm; @bottom-left { content: "{sha256}"; font: 7pt ui-monospace, Consolas, Menlo, monospace; } @bottom-right { content: counter(page) " / " counter(pages); font: 8pt sans-serif; } }
+@media print { details::details-content { content-visibility: visible; } h2 { margin-top: 1.4rem; } details td, details th { padding-block: .1rem; } summary { list-style: none; color: var(--text); } .questions input[type=text] { border-width: 0 0 1px; } :root { color-scheme: light; --text: #000; --soft: #444; --line: #bbb; --card: #fff; } html { font-size: 10pt; } body { max-width: none; padding: 0; line-height: 1.4; -webkit-print-color-adjust: exact; print-color-adjust: exact; } .slider, .skip, .readout, .cursor { display: none; } h2, h3, figcaption, caption { break-after: avoid; } tr, figure, .light, section > table, .shift > table { break-inside: avoid; } }
 """
 
 SCRIPT = r"""
@@ -344,6 +383,10 @@ SCRIPT = r"""
     document.querySelector(".slider").hidden = false;
     window.addEventListener("load", choose);
   }
+  const folds = [...document.querySelectorAll("details")]; // for browsers that print a closed fold closed
+  let closed = [];
+  window.addEventListener("beforeprint", () => { closed = folds.filter((fold) => !fold.open); for (const fold of closed) fold.open = true; });
+  window.addEventListener("afterprint", () => { for (const fold of closed) fold.open = false; });
   for (const figure of document.querySelectorAll("[data-chart]")) {
     const { x, rows, x_label, steps, frame } = JSON.parse(figure.dataset.chart);
     const svg = figure.querySelector("svg"), last = x.length - 1;

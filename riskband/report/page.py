@@ -124,18 +124,27 @@ def _rendered(
     page = {"version": rb.__version__, "of": list(certificates), "title": title, "facts": asdict(facts)}
     stored, holds = _stored(shown, gate, page, made=view["made_here"], public=public)
     hashed = () if public else shown.keys() - (view["made_here"] if holds == PACKED else ())
-    return _template().render(
+    digests = {name: _digest(each) for name, each in shown.items() if name in hashed}
+    if not (holds or public):
+        stored |= {"page": page, "sha256": digests}  # what is signed
+    from jinja2.utils import htmlsafe_json_dumps  # it is there: the template is made
+
+    template, text = _template(), htmlsafe_json_dumps(stored, allow_nan=False)
+    signed = "" if public else hashlib.sha256(text.encode("utf-8")).hexdigest()
+    style = STYLE.replace("{sha256}", f"SHA-256 {signed}" if signed else "")
+    return template.render(
         view=view,
-        stored=stored,
+        stored=text,
+        signed=signed,
         holds=holds,
         withheld=NOT_RECOMPUTABLE,
         still_public=STILL_PUBLIC,
         version=rb.__version__,
-        style=STYLE,
+        style=style,
         script=SCRIPT,
-        style_hash=_hash(STYLE),
+        style_hash=_hash(style),
         script_hash=_hash(SCRIPT),
-        digests={name: _digest(shown[name]) for name in hashed},
+        digests=digests,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from riskband.report.charts import Chart, over_budgets
 from riskband.report.findings import Findings, bound_at
-from riskband.report.words import LABELS, about_measured, capital, percent, upper
+from riskband.report.words import LABELS, about_measured, capital, measured, percent, upper
 from riskband.wording import confidence, exactly
 from riskband.worst_cases.divergences import binary_worst_case, resolve_divergence
 from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
@@ -46,6 +46,7 @@ class Shift:
     steps: tuple[Step, ...]  # one for each budget
     shown: tuple[int, ...]  # which of them the table has
     columns: tuple[str, ...]  # what is bounded
+    measured: tuple[str, ...]  # the same without a shift, on the clients that answered
     chart: Chart  # the same as a figure
     breaks: tuple[str, ...] = ()  # where a limit is no longer certified
     together: str = ""  # what holds at once with what
@@ -71,17 +72,23 @@ def divergence_shift(
         grid = sorted(means) if is_own else _grid(given, _NUM_PUBLIC_BUDGETS if public else _NUM_BUDGETS).tolist()
         columns: dict[str, list[float]] = {}
         made: dict[str, Certificate] = {}
-        for point in (None,) if threshold is None else (None, threshold):
+        points = [None] if threshold is None else [None, threshold]
+        for point in points:
             what = _column(point, found)
             columns[what], extra = _bounds(found, divergence, grid, point)
             made |= {f"{what}, {unit}" if len(asked) > 1 else what: each for each in extra}
         said = [line for each in shifts for line in each.breaks]  # that nothing is certified is said once
         broken = [each.statement for each in found.breakdowns if each.divergence == divergence]
         broken = [line for line in broken if line not in said]
-        shift = _one_shift(found, divergence, grid, columns, shows_all=is_own, given=given)
+        shift = _one_shift(found, divergence, grid, columns, points=points, shows_all=is_own, given=given)
         shifts.append(replace(shift, breaks=tuple(broken)))
         everything |= made
     return tuple(shifts), everything
+
+
+def _measured(answers: Mapping[str, Any], points: Iterable[float | None]) -> tuple[str, ...]:
+    """The mean risk, and the shares of clients with at least some risks, as measured."""
+    return tuple(measured("mean" if point is None else f"share:{exactly(point)}", answers) for point in points)
 
 
 def _column(threshold: float | None, found: Findings) -> str:
@@ -115,6 +122,7 @@ def _one_shift(
     budgets: Sequence[float],
     bounds: Mapping[str, Sequence[float]],
     *,
+    points: Sequence[float | None],
     shows_all: bool,
     given: Sequence[float],
 ) -> Shift:
@@ -132,6 +140,7 @@ def _one_shift(
         ),
         shown=tuple(at for at, budget in enumerate(budgets) if budget in given or at % every == 0),
         columns=tuple(map(capital, bounds)),
+        measured=_measured(found.answers, points),
         chart=over_budgets(
             budgets,
             tuple((what, np.array(values)) for what, values in bounds.items()),
@@ -154,7 +163,7 @@ def cost_shift(certificates: Certificates) -> tuple[Shift, ...]:
     mean = next((each for each in certificates.values() if tuple(each.axes) == ("cost_budget",)), None)
     if mean is None:
         return ()
-    budgets, curves = mean.axes["cost_budget"], _cost_curves(mean, certificates)
+    budgets, (curves, thresholds) = mean.axes["cost_budget"], _cost_curves(mean, certificates)
     steps = tuple(
         Step(exactly(budget), (), tuple(upper(bounds[index]) for bounds in curves.values()))
         for index, budget in enumerate(budgets.tolist())
@@ -178,6 +187,7 @@ def cost_shift(certificates: Certificates) -> tuple[Shift, ...]:
         steps=steps,
         shown=tuple(range(len(steps))),
         columns=tuple(map(capital, curves)),
+        measured=_measured(answers, thresholds),
         chart=chart,
         together=(
             f"The means are for every cost at once{sure}; the shares too, for every cost and risk. Between two costs "
@@ -187,12 +197,16 @@ def cost_shift(certificates: Certificates) -> tuple[Shift, ...]:
     return (shift,)
 
 
-def _cost_curves(mean: Certificate, certificates: Certificates) -> dict[str, np.ndarray[Any, Any]]:
-    """The certified means, and the shares at the same costs, by what they are of."""
+def _cost_curves(
+    mean: Certificate, certificates: Certificates
+) -> tuple[dict[str, np.ndarray[Any, Any]], list[float | None]]:
+    """The certified means, and the shares at the same costs, by what they are of; and the risks of the shares."""
+    thresholds: list[float | None] = [None]
     curves = {"largest mean risk of a network": np.asarray(mean.value)}
     shares = next((each for each in certificates.values() if tuple(each.axes) == ("cost_budget", "threshold")), None)
     if shares is not None and np.array_equal(shares.axes["cost_budget"], mean.axes["cost_budget"]):
         for index, point in enumerate(shares.axes["threshold"].tolist()):
             name = f"largest share of clients with a risk of {point:g} or more"
             curves[name] = np.asarray(shares.value)[:, index]
-    return curves
+            thresholds.append(point)
+    return curves, thresholds

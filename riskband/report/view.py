@@ -19,10 +19,14 @@ from riskband.report.shifts import cost_shift, divergence_shift
 from riskband.report.words import (
     LABELS,
     LIMITS,
+    NOTHING,
+    USUAL_ABOUT,
     WHO_ANSWERED,
     about_measured,
+    attack,
     capital,
     group_rows,
+    measured,
     num_clients_of,
     percent,
     question,
@@ -59,8 +63,11 @@ _MOST_CLIENTS_LISTED = 1_000
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What the server of a run knows beside its certificates."""
+    """What is known beside the certificates."""
 
+    about: Mapping[str, str] = field(default_factory=dict)  # of the evaluation: its model, data, date, author
+    # By the beginning of an assumption: how the run's own record answers it.
+    answered: Mapping[str, str] = field(default_factory=dict)
     who: Mapping[str, str] = field(default_factory=dict)  # lines about who was asked and who answered
     hashes: Mapping[str, str] = field(default_factory=dict)  # what was evaluated by what
     notes: tuple[str, ...] = ()  # sentences for the section on who suffers
@@ -83,6 +90,7 @@ class Row(NamedTuple):
 
     quantity: str
     bound: str
+    measured: str  # on the clients that answered
     label: str
     note: str = ""
 
@@ -108,6 +116,7 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
         shifts, made = divergence_shift(found, threshold=threshold, public=public)
     rows, tails, shown = _tails(found, threshold)
     made |= tails
+    others = (e for e in certificates.values() if not (e.axes or e is main or e.name in shown))
     everything = {**certificates, **{_unused(name, certificates): each for name, each in made.items()}}
     return {
         "title": title,
@@ -116,8 +125,15 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
         "sentence": capital(main.statement),
         "label": LABELS[main.validity],
         "together": f"{capital(found.statement)}.",
+        "measured": _measured_first(main, found),
+        "about": {capital(what): said for what, said in facts.about.items()},
+        "unsaid": [what for what in USUAL_ABOUT if what not in facts.about],
+        "attack": attack(found.answers),
         "has_measured": any(map(is_measured, everything.values())),
         "gate": gate,
+        "verdicts": [(each, measured(each.requirement.number.name, found.answers)) for each in gate.verdicts]
+        if gate
+        else (),
         "sure": "" if gate is None else confidence(gate.delta),
         "who": {**facts.who, **{what: said for what, said in answered.items() if what not in facts.who}},
         "answered_by": WHO_ANSWERED[found.answered_by],
@@ -125,13 +141,15 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
         "num_unlisted": 0 if public else max(0, num_clients_of(found.answers) - _MOST_CLIENTS_LISTED),
         "shifts": shifts,
         "rows": rows,
-        "others": tuple(_row(e) for e in certificates.values() if not (e.axes or e is main or e.name in shown)),
+        "others": tuple(_row(each, found) for each in others),
         "groups": next(filter(None, map(group_rows, certificates.values())), ()),
         "carriers": "" if public else _carriers(found, everything),
         "charts": tuple(_charts(certificates, band, public=public)),
         "notes": facts.notes,
         "premise": _premise(everything.values()),
-        "questions": _questions(said_once((*everything.values(), *filter(None, (gate,))), delta=found.delta)),
+        "questions": _questions(
+            said_once((*everything.values(), *filter(None, (gate,))), delta=found.delta), facts.answered
+        ),
         "limits": LIMITS,
         "hashes": facts.hashes,
         "certificates": everything,
@@ -196,18 +214,30 @@ def _tails(found: Findings, threshold: float | None) -> tuple[tuple[Row, ...], d
         if each is None and found.band is not None:
             each = made[name] = read_off(found.band, name)
         if each is not None:
-            row = _row(each if each.kind != "quantile" else replace(each, lower=None))  # "nine in ten have at most"
+            row = _row(
+                each if each.kind != "quantile" else replace(each, lower=None), found
+            )  # "nine in ten have at most"
             rows.append(row._replace(quantity=about_measured(words, is_measured(each))))
     return tuple(rows), made, set(wanted)
 
 
-def _row(certificate: Certificate) -> Row:
+def _measured_first(main: Certificate, found: Findings) -> str:
+    """What was measured of the number at the top, or else of the mean, which it is a worst case of."""
+    own, mean = measured(main.name, found.answers), measured("mean", found.answers)
+    if own == mean == NOTHING:
+        return "What they measured is not known here."
+    what = f"Measured on the clients that answered: {mean if own == NOTHING else own}"
+    return f"{what}, the mean risk without any change." if own == NOTHING else f"{what}."
+
+
+def _row(certificate: Certificate, found: Findings) -> Row:
     nothing = why_it_says_nothing(certificate)
     upper, lower = rounded_up(np.asarray(certificate.value).item()), certificate.lower
     bound = f"at most {upper}" if lower is None else f"{rounded_down(np.asarray(lower).item())} to {upper}"
     if nothing is not None:
         bound = "not bounded by these answers" if lower is None else f"at least {rounded_down(lower)}"
-    return Row(capital(certificate.quantity), bound, LABELS[certificate.validity], capital(nothing or ""))
+    known = measured(certificate.name, found.answers)
+    return Row(capital(certificate.quantity), bound, known, LABELS[certificate.validity], capital(nothing or ""))
 
 
 def _carriers(found: Findings, certificates: Certificates) -> str:
@@ -283,6 +313,10 @@ def _premise(certificates: Iterable[Certificate]) -> str:
     return "What is labelled certificate holds if each answer below is yes; other numbers need not hold even then."
 
 
-def _questions(assumptions: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Each assumption once, as a question beside its exact words; the one that makes estimates is none."""
-    return tuple((question(line), line) for line in dict.fromkeys(assumptions) if line != TRAINERS_ANSWERED)
+def _questions(assumptions: Iterable[str], answered: Mapping[str, str]) -> tuple[tuple[str, str, str], ...]:
+    """Each assumption once: a question, its exact words and what answers it; the one that makes estimates is none."""
+    return tuple(
+        (question(line), line, next((said for start, said in answered.items() if line.startswith(start)), ""))
+        for line in dict.fromkeys(assumptions)
+        if line != TRAINERS_ANSWERED
+    )

@@ -21,6 +21,8 @@ from riskband.answers.responses import (
 )
 from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS
 from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate
+from riskband.functionals.distributions import RiskDistribution
+from riskband.functionals.functional import resolve
 from riskband.wording import (
     CHOSEN_BEFORE,
     FALSE_IN_GENERAL,
@@ -77,6 +79,23 @@ _QUESTIONS = {
 }
 _WITHIN = "the target network is within the stated "
 
+NOTHING = "–"  # where a number was not measured
+USUAL_ABOUT = ("model", "data", "date", "author")
+"""What whoever signs wants to know of an evaluation, beside its certificates."""
+
+_MOVED = {
+    "exact": "Every client computed the largest loss that such movements can cause, exactly.",
+    "upper": "Every client computed a proved upper bound on the loss that such movements can cause.",
+    "upper in expectation": (
+        "Every client drew random noise and computed a number that in the mean over this noise is at least the largest "
+        "loss that such movements can cause. That suffices for a certificate; the number of one client may be too low."
+    ),
+    "lower": (
+        "Every client looked for the worst movement by an attack, and may have missed a worse one. The numbers are "
+        "estimates: they can show that a model breaks, and never that it does not."
+    ),
+}
+
 
 def question(assumption: str) -> str:
     """Return an assumption as a question that somebody can answer with yes."""
@@ -90,6 +109,46 @@ def question(assumption: str) -> str:
             f"Will the clients where the model is used differ from these by no more than the {which} that you rely on?"
         )
     return f"Is it true that {assumption}?"
+
+
+def about(lines: Iterable[str]) -> dict[str, str]:
+    """Return what lines KEY=VALUE say of an evaluation; raises ValueError if one is none or repeats a key."""
+    said: dict[str, str] = {}
+    for line in lines:
+        key, _, value = (part.strip() for part in line.partition("="))
+        if not (key and value) or key in said:
+            example = "such as author=A. Turing, each key once"
+            raise ValueError(f"about must be KEY=VALUE, got {line!r}; say who, when and what, {example}")
+        said[key] = value
+    return said
+
+
+def measured(name: str, answers: Mapping[str, Any], members: Sequence[int] | None = None) -> str:
+    """Return a number of the clients that answered, or of some of them, as measured; a dash where none was."""
+    values = np.asarray(answers.get("values", ()))
+    values = values[:, 0] if "radii" in answers else values  # without a movement
+    if values.ndim != 1 or not values.size or answers.get("noise"):
+        return NOTHING
+    try:
+        return f"{resolve(name).value(RiskDistribution.of_values(values if members is None else values[members])):.4f}"
+    except ValueError:  # a worst case is nothing that clients measure
+        return NOTHING
+
+
+def attack(answers: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return in plain words what an adversary may do, and what clients computed against it; nothing without one."""
+    if "radii" not in answers:
+        return ()
+    unit = answers.get("unit")
+    return (
+        "The adversary knows the model, and moves the clients' test examples so that the loss rises; it cannot change "
+        "their labels. It need not be somebody: "
+        "whatever else changes examples at no more cost, such as a new device, is counted too.",
+        "The budget is the mean cost over all examples of all clients. The adversary may spend it as it likes: a few "
+        "examples may move far, and the others not at all.",
+        *([] if unit is None else [f"Making an example wrong costs {unit:.3g} on average."]),
+        _MOVED[answers["guarantee"]],
+    )
 
 
 def about_measured(words: str, is_measured: bool) -> str:
@@ -188,14 +247,15 @@ def num_clients_of(answers: Mapping[str, Any]) -> int:
     return int(np.sum(np.atleast_2d(answers["counts"])[0])) if "counts" in answers else len(answers.get("values", ()))
 
 
-def group_rows(certificate: Certificate) -> tuple[tuple[str, str, str], ...]:
-    """Return for each group its name, number of clients and interval for the mean risk, if it is of these."""
+def group_rows(certificate: Certificate) -> tuple[tuple[str, str, str, str], ...]:
+    """Return for each group its name, number of clients, and mean risk as bounded and as measured."""
     if "group_lower" not in certificate.details or certificate.recipe["arguments"].get("functional") != "mean":
         return ()
+    answers, groups = certificate.recipe["answers"], certificate.recipe["groups"]
     sizes, lower, upper = (certificate.details[f"group_{name}"] for name in ("num_clients", "lower", "upper"))
     return tuple(
-        (name, f"{int(size):,}", f"{rounded_down(low)} to {rounded_up(high)}")
-        for name, size, low, high in zip(sorted(certificate.recipe["groups"]), sizes, lower, upper, strict=True)
+        (name, f"{int(size):,}", f"{rounded_down(low)} to {rounded_up(high)}", measured("mean", answers, groups[name]))
+        for name, size, low, high in zip(sorted(groups), sizes, lower, upper, strict=True)
     )
 
 

@@ -1,6 +1,7 @@
 """A run's results: report.json, one file per certificate, a figure if wanted, and report.html for the person who signs.
 
-The same run with the same seed gives the same bytes, apart from the section "timing" of report.json.
+The same run with the same seed gives the same bytes, apart from the section "timing" of report.json and, on the page,
+when the configuration was recorded.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ import numpy as np
 import riskband as rb
 from client.privacy import epsilon_at
 from protocol.mechanisms import GAUSSIAN, mechanism_of
+from riskband.answers.responses import FIXED_NUMBER
+from riskband.answers.risks import EQUAL_BY_DESIGN
 from riskband.plots.bands import save_figure
 from riskband.report.findings import findings
 from riskband.report.view import RunFacts
+from riskband.report.words import about
+from riskband.wording import CHOSEN_BEFORE
 from server.report.cells import check_lines, loss_in_words, reasons
 from server.run.folder import CERTIFICATE_FOLDER, PAGE_FILE, ResultFolder, failure_fields
 from server.run.ledger import part_of_a_run
@@ -100,7 +105,7 @@ def write_report(
         },
     }
     if found is not None:
-        facts = _facts(evaluation, report)  # no time is among them: the same run gives the same page
+        facts = _facts(evaluation, report)
         shown = {name: each for name, each in certificates.items() if name not in by_file(result.required)}
         page = rb.report_page(shown, require=evaluation.gate or (), title=config.run.scenario, facts=facts)
         with folder.writing(PAGE_FILE) as path:
@@ -179,12 +184,15 @@ def _unseen_entry(unseen: Unseen | None) -> dict[str, Any]:
 
 def _facts(evaluation: Evaluation, report: Mapping[str, Any]) -> RunFacts:
     study, limits = evaluation.study, evaluation.study.limits(evaluation.config)
-    # An evaluator's model has no hash, since the server never saw it.
-    of_model = {} if report["config"]["evaluator"] else {"Hash of the model": report["hashes"]["model"]}
+    recorded = report["timing"]["configuration_recorded"]
+    fixed = f"It is fixed in the run's configuration, recorded at {recorded}, before any client was asked."
+    chosen = (CHOSEN_BEFORE, FIXED_NUMBER, EQUAL_BY_DESIGN) if recorded else ()
     checked = check_lines(report["certificates"], worst_network=study.worst_network(report))
     return RunFacts(
         who=dict(_who_answered(report)),
-        hashes={**of_model, "Hash of the code": report["hashes"]["code"]},
+        about=dict(_about(report)) | about(evaluation.config.run.about),
+        answered=dict.fromkeys(chosen, fixed),
+        hashes={"Hash of the code": report["hashes"]["code"]},
         notes=(*study.lines(report), *study.privacy_lines(report), *checked),
         limits=tuple(limits),
         names=tuple(report["network"]["client_ids"]),
@@ -198,8 +206,15 @@ def _who_answered(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if network["failures"]:
         yield "Failures", reasons(network["failures"])
     yield "Loss", loss_in_words(config["loss"])
-    if config["evaluator"]:
-        yield "Model", f"each client's own function ({config['evaluator']}); nothing ties the answers to one model"
+
+
+def _about(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    config, recorded = report["config"], report["timing"]["configuration_recorded"]
+    if config["evaluator"]:  # whose model the server never saw
+        yield "model", f"each client's own function ({config['evaluator']}); nothing ties the answers to one model"
     else:
-        yield "Model", f"{config['model']}, training: {config['training']}"
-    yield "Data", config["dataset"] if config["dataset"] != "none" else "each client's own"
+        yield "model", f"{config['model']}, training: {config['training']}"
+        yield "hash of the model", report["hashes"]["model"]
+    yield "data", config["dataset"] if config["dataset"] != "none" else "each client's own"
+    if recorded:
+        yield "date", recorded
