@@ -58,10 +58,11 @@ PAGE = r"""<!doctype html>
 {% macro numbers(rows, caption) %}
 <table>
 <caption>{{ caption }}</caption>
-{{ heads(['What is bounded', 'Guaranteed' if view.label == 'certificate' else 'Bound', measured_head, 'It is']) }}
+{% set bound = 'Guaranteed' if rows|map(attribute='label')|unique|list == ['certificate'] else 'Bound' %}
+{{ heads(['What is bounded', bound, measured_head, 'It is']) }}
 <tbody>
 {% for row in rows %}
-<tr><th scope="row">{{ row.quantity }}{% if row.note %}<br><small>{{ row.note }}.</small>{% endif %}</th>{{ cell('Bound', row.bound, 'number') }}{{ measured(row.measured) }}{{ cell('It is', label(row.label)) }}</tr>
+<tr><th scope="row">{{ row.quantity }}{% if row.note %}<br><small>{{ row.note }}.</small>{% endif %}</th>{{ cell(bound, row.bound, 'number') }}{{ measured(row.measured) }}{{ cell('It is', label(row.label)) }}</tr>
 {% endfor %}
 </tbody>
 </table>
@@ -162,7 +163,7 @@ PAGE = r"""<!doctype html>
 <tbody>
 {% for index in shift.shown %}
 {% set step = shift.steps[index] %}
-<tr><th scope="row">{{ step.budget }}</th>{% for kind in step.kinds %}{{ cell('from ' ~ shift.kinds[loop.index0], kind, 'number') }}{% endfor %}{% for bound in step.bounds %}{{ cell(shift.columns[loop.index0], bound, 'number') }}{% endfor %}</tr>
+<tr><th scope="row" data-head="Budget">{{ step.budget }}</th>{% for kind in step.kinds %}{{ cell('from ' ~ shift.kinds[loop.index0], kind, 'number') }}{% endfor %}{% for bound in step.bounds %}{{ cell(shift.columns[loop.index0], bound, 'number') }}{% endfor %}</tr>
 {% endfor %}
 </tbody>
 {% if not view.is_public %}
@@ -176,7 +177,7 @@ PAGE = r"""<!doctype html>
 {% for sentence in view.shifts|map(attribute='breaks')|sum(start=()) %}
 <p>{{ sentence }}</p>
 {% else %}
-<p>{{ 'Where the required limits break is not shown here.' if view.gate else 'No limit was set, so there is no budget at which one is exceeded.' }} Read off the table what you could bear.</p>
+<p>{{ 'Where the required limits break is not shown here.' if view.gate else 'Section 4 says how far the limit that was set is kept.' if view.has_limit else 'No limit was set, so there is no budget at which one is exceeded.' }} Read off the table what you could bear.</p>
 {% endfor %}
 {% if shift.together %}<p class="note">{{ shift.together }}</p>{% endif %}
 {% else %}
@@ -236,7 +237,8 @@ PAGE = r"""<!doctype html>
 {{ heads(['Yes', 'Question', 'Owner', 'Date']) }}
 <tbody>
 {% for question, exact, _ in view.questions|rejectattr(2) %}
-<tr><td><input type="checkbox" id="q{{ loop.index }}" autocomplete="off"></td><th scope="row"><label for="q{{ loop.index }}">{{ asked(question, exact) }}</label></th>{% for what in ('Owner', 'Date') %}<td data-head="{{ what }}"><input type="text" aria-label="{{ what }} of question {{ loop.index }}" autocomplete="off"></td>{% endfor %}</tr>
+{% set nth = loop.index %}
+<tr><td><input type="checkbox" id="q{{ nth }}" autocomplete="off"></td><th scope="row"><label for="q{{ nth }}">{{ asked(question, exact) }}</label></th>{% for what in ('Owner', 'Date') %}<td data-head="{{ what }}"><input type="text" aria-label="{{ what }} of question {{ nth }}" autocomplete="off"></td>{% endfor %}</tr>
 {% endfor %}
 </tbody>
 </table>
@@ -271,7 +273,7 @@ PAGE = r"""<!doctype html>
 {% endfor %}
 </dl>
 <details>
-<summary>All {{ view.certificates|length }} certificates</summary>
+<summary>{{ 'All ' ~ view.certificates|length ~ ' certificates' if view.certificates|length > 1 else 'The certificate' }}</summary>
 <table>
 <caption>What each certificate says.</caption>
 {{ heads(['Name', 'Statement' ~ (', and the SHA-256 of its file' if digests else ''), 'It is', 'δ', 'Holds', 'Method']) }}
@@ -346,7 +348,7 @@ path.area { fill: color-mix(in srgb, var(--fill, var(--bound)) 22%, transparent)
 .signature { display: flex; gap: .6rem; align-items: end; max-width: none; margin-top: 3.5rem; break-inside: avoid; } .signature span { flex: 1; border-bottom: 1px solid var(--text); } footer { break-inside: avoid; }
 .questions input[type=text] { width: 100%; padding: .25rem; border: 1px solid var(--soft); border-radius: 4px; background: var(--back); color: var(--text); font: inherit; font-size: .88rem; } .questions input[type=checkbox] { width: 1.2rem; height: 1.2rem; accent-color: var(--bound); }
 @media screen { .shift.other { display: none; } }
-@media screen and (max-width: 40rem) { table, caption, tbody, tfoot, tr, th, td { display: block; } thead { display: none; } tr { padding: .5rem 0; border-bottom: 1px solid var(--line); } tbody th, tfoot th, td { padding: .1rem 0; border: 0; } td[data-head]::before { content: attr(data-head) ": "; color: var(--soft); } tbody th:first-child, tfoot th { font-weight: 600; } th small { font-weight: 400; } tfoot td:not([data-head]) { display: none; } td.number { white-space: normal; } svg text { font-size: 18px; } svg text[transform] { display: none; } .chart > svg { overflow: visible; } dt { flex-basis: 100%; } .questions td:nth-child(n) { width: auto; } .signature { flex-direction: column; align-items: stretch; } .signature span { min-height: 1.6rem; } }
+@media screen and (max-width: 40rem) { table, caption, tbody, tfoot, tr, th, td { display: block; } thead { display: none; } tr { padding: .5rem 0; border-bottom: 1px solid var(--line); } tbody th, tfoot th, td { padding: .1rem 0; border: 0; } [data-head]::before { content: attr(data-head) ": "; color: var(--soft); } tbody th:first-child, tfoot th { font-weight: 600; } th small { font-weight: 400; } tfoot td:not([data-head]) { display: none; } td.number { white-space: normal; } svg text { font-size: 18px; } svg text[transform] { display: none; } .chart > svg { overflow: visible; } dt { flex-basis: 100%; } .questions td:nth-child(n) { width: auto; } .signature { flex-direction: column; align-items: stretch; } .signature span { min-height: 1.6rem; } }
 @page { margin: 14mm 14mm 18mm; @bottom-left { content: "{sha256}"; font: 7pt ui-monospace, Consolas, Menlo, monospace; } @bottom-right { content: counter(page) " / " counter(pages); font: 8pt sans-serif; } }
 @media print { details::details-content { content-visibility: visible; } h2 { margin-top: 1.4rem; } details td, details th { padding-block: .1rem; } summary { list-style: none; color: var(--text); } .questions input[type=text] { border-width: 0 0 1px; } :root { color-scheme: light; --text: #000; --soft: #444; --line: #bbb; --card: #fff; } html { font-size: 10pt; } body { max-width: none; padding: 0; line-height: 1.4; -webkit-print-color-adjust: exact; print-color-adjust: exact; } .slider, .skip, .readout, .cursor { display: none; } h2, h3, figcaption, caption { break-after: avoid; } tr, figure, .light, section > table, .shift > table { break-inside: avoid; } }
 """

@@ -145,7 +145,8 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
         "groups": next(filter(None, map(group_rows, certificates.values())), ()),
         "carriers": "" if public else _carriers(found, everything),
         "charts": tuple(_charts(certificates, band, public=public)),
-        "notes": facts.notes,
+        "has_limit": bool(facts.limits),
+        "notes": [line for line in map(capital, facts.notes) if line != capital(main.statement)],
         "premise": _premise(everything.values()),
         "questions": _questions(
             said_once((*everything.values(), *filter(None, (gate,))), delta=found.delta), facts.answered
@@ -224,10 +225,8 @@ def _tails(found: Findings, threshold: float | None) -> tuple[tuple[Row, ...], d
 def _measured_first(main: Certificate, found: Findings) -> str:
     """What was measured of the number at the top, or else of the mean, which it is a worst case of."""
     own, mean = measured(main.name, found.answers), measured("mean", found.answers)
-    if own == mean == NOTHING:
-        return "What they measured is not known here."
-    what = f"Measured on the clients that answered: {mean if own == NOTHING else own}"
-    return f"{what}, the mean risk without any change." if own == NOTHING else f"{what}."
+    said = f"{mean}, the mean risk without any change" if own == NOTHING != mean else own
+    return f"Measured on the clients that answered: {said}."
 
 
 def _row(certificate: Certificate, found: Findings) -> Row:
@@ -272,7 +271,7 @@ def _charts(certificates: Certificates, band: Band | None, *, public: bool) -> I
         curve = Curve(f"{label}, between", "bound", values, np.asarray(each.lower))
         top = max(1.0, float(values.max()))
         words = f"{capital(each.quantity)}, certified at the marked points."
-        yield Chart(name.replace("_", " "), words, axis.replace("_", " "), "bound", points, (curve,), top=top)
+        yield Chart(capital(name.replace("_", " ")), words, axis.replace("_", " "), "bound", points, (curve,), top=top)
 
 
 def _band_chart(band: Band) -> Chart:

@@ -21,6 +21,7 @@ from riskband.plots.bands import save_figure
 from riskband.report.findings import findings
 from riskband.report.view import RunFacts
 from riskband.report.words import about
+from riskband.selection import CANDIDATES_FIXED
 from riskband.wording import CHOSEN_BEFORE
 from server.report.cells import check_lines, loss_in_words, reasons
 from server.run.folder import CERTIFICATE_FOLDER, PAGE_FILE, ResultFolder, failure_fields
@@ -186,7 +187,7 @@ def _facts(evaluation: Evaluation, report: Mapping[str, Any]) -> RunFacts:
     study, limits = evaluation.study, evaluation.study.limits(evaluation.config)
     recorded = report["timing"]["configuration_recorded"]
     fixed = f"It is fixed in the run's configuration, recorded at {recorded}, before any client was asked."
-    chosen = (CHOSEN_BEFORE, FIXED_NUMBER, EQUAL_BY_DESIGN) if recorded else ()
+    chosen = (CHOSEN_BEFORE, FIXED_NUMBER, EQUAL_BY_DESIGN, CANDIDATES_FIXED) if recorded else ()
     checked = check_lines(report["certificates"], worst_network=study.worst_network(report))
     return RunFacts(
         who=dict(_who_answered(report)),
