@@ -104,10 +104,12 @@ def certificate_table(
             continue
         for point, bound, observed in _points(entry, threshold=report["config"]["breakdown-threshold"]):
             label = "" if entry["validity"] == "certificate" else f" ({entry['validity']})"
-            plain = _QUANTITIES.get(entry["kind"], "") if "threshold" in point or entry["kind"] != "share" else ""
-            quantity = (plain or capital(entry["quantity"])).format(**point) + _published(entry) + label
+            is_short = bool(point) or entry["kind"] == "mean"  # of all else the quantity says what it is of
+            named = _QUANTITIES[entry["kind"]].format(**point) if is_short else capital(entry["quantity"])
+            quantity = named + _published(entry) + label
             checked = [f"{observed:.3f}", VERDICTS[bool(observed <= bound + 1e-12)]] if of_unseen else []
-            table.add_row(quantity, within(entry, point), rounded_up(bound, 3), _DELTAS[entry["event"]], *checked)
+            on = within(entry, point) if is_short else ""
+            table.add_row(quantity, on, rounded_up(bound, 3), _DELTAS[entry["event"]], *checked)
     return table
 
 

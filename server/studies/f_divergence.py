@@ -113,4 +113,7 @@ class FDivergenceStudy(Study):
 
     def within(self, entry: Mapping[str, Any], point: Mapping[str, float]) -> str:
         """Return the divergence and its budget, where there are any."""
-        return f"within {entry['divergence']} {point['budget']:g}" if "budget" in point else "like the source"
+        if "budget" not in point:
+            return "like the source"
+        unit = DIVERGENCES[entry["divergence"]].title.removesuffix(" divergence")
+        return f"within {unit} {point['budget']:g}"

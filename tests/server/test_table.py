@@ -75,7 +75,7 @@ def rendered(report: dict[str, Any]) -> str:
         "0.124",
         "P(risk ≥ 0.25)",  # the last point of the curve at or below the threshold 0.3
         "0.433",
-        "within kl 0.05",
+        "within KL 0.05",
         "0.334",
         "10 expected, 9 asked, 8 answered validly; failures: 2 × node-missing",
         "2 rounds, 19 messages (41.0 MB), 17 replies (11.9 kB); the answers took 3.1 s.",
