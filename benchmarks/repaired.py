@@ -20,7 +20,8 @@ import numpy as np
 from scipy.stats import beta, binom
 
 import riskband as rb
-from riskband.answers.files import fl4health_table, read_risks
+from riskband.answers.doors import Wanted
+from riskband.answers.files import read_risks
 from riskband.betting import adaptive_bets, before, fixed_orders, log_average_excess, log_growth
 from riskband.checks import FloatArray
 from riskband.cli import main
@@ -131,7 +132,7 @@ def _mixed_rounds(rng: np.random.Generator) -> tuple[bool, bool]:
             text = json.dumps({"host_type": "client", "rounds": told})
             Path(folder, f"client_{k}.json").write_text(text, encoding="utf-8")
         warnings.simplefilter("ignore", UserWarning)  # it names the 40
-        read = read_risks(folder, column="error", num_examples="n", is_binary=True, read=fl4health_table)
+        read = read_risks(str(folder), Wanted("n", loss="error", binary=True), framework="fl4health")
     last = np.append(counts[0, :40], counts[1, 40:]) / 100
     old, new = (rb.mean_bound(each, delta=DELTA).value < law.mean_risk() for each in (rb.ClientRisks(last, 100), read))
     return bool(old), bool(new)

@@ -1,6 +1,7 @@
 """The API reference, made from the public names when the site is built, and links to proofs (a hook of mkdocs.yml)."""
 
 import re
+from importlib import metadata
 from pathlib import Path
 
 from markdown.extensions.toc import slugify
@@ -20,6 +21,7 @@ CHAPTERS = {  # title: modules, by the beginning of their names
     "Groups": ("riskband.groups",),
     "Selection": ("riskband.selection",),
     "Certificates": ("riskband.certificate", "riskband.verification", "riskband.search", "riskband.report"),
+    "Models": ("riskband.models",),
     "Adversaries": ("riskband.adversaries",),
     "Flower": ("riskband.flower",),
 }
@@ -35,6 +37,9 @@ BESIDE = (
     "functionals.transforms.polynomial_transform",
     "functionals.transforms.smooth_transform",
     "groups.group_bands.GroupBands",
+    "models.evaluation.example_losses",
+    "models.group_sort.GroupSort",
+    "models.losses.LOSSES",
     "search.Bracket",
     "selection.CandidateBound",
     "selection.Selection",
@@ -52,7 +57,8 @@ BESIDE = (
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add one page for each chapter; a public name that belongs to none stops the build."""
+    """Add one page for each chapter; a public name that belongs to none stops the build. Pages say the version."""
+    config.copyright = f"riskband {metadata.version('riskband')}"
     packages = (riskband, riskband.adversaries)
     homes = [f"{each.__name__}.{module}.{name}" for each in packages for name, module in each._MODULES.items()]
     homes += [f"riskband.{name}" for name in BESIDE]

@@ -30,6 +30,23 @@ SCHEMA = "riskband.certificate/1"
 
 USUAL_DELTA = 0.05
 
+_KINDS = {  # what is bounded, by the function in the recipe; of a measure it is in its name
+    "mean_bound": "mean",
+    "survival": "share",
+    "worst_case_mean": "worst_mean",
+    "worst_case_cdf": "worst_share",
+    "wasserstein_mean": "transport_mean",
+    "wasserstein_published": "transport_mean",
+    "wasserstein_cdf": "transport_share",
+    "lorenz_certificate": "lorenz",
+    "quantile_certificate": "quantile",
+    "joint_cdf": "joint_share",
+    "select": "selection",
+}
+_PARAMETERS = (  # in the order in which a name has them
+    *("measure", "weight", "comparison", "functional", "first", "second", "objective"),
+    *("level", "thresholds", "divergence", "budget", "cost_budget"),
+)
 _NUM_SHOWN, _LONG = 3, 8  # points of a curve or clients in a sentence, and characters of a threshold
 _ROUNDING = 1e-9  # of a weight: a client that weighs as all do does not carry the worst case
 
@@ -129,6 +146,38 @@ class Certificate(Drawn):
                 raise ValueError("the value of a certificate must be finite")
         if self.lower is not None and np.any(np.greater(self.lower, self.value)):
             raise ValueError("the lower bound of a certificate must not be above its value")
+
+    @property
+    def name(self) -> str:
+        """What is bounded, as `rb.bound` and requirements name it: "mean", "worst_mean:chi2:0.1".
+
+        Points of a curve are left out, if there is more than one. Two certificates of one name bound the same quantity,
+        if they are of the same answers.
+        """
+        function, given = str(self.recipe.get("function")), self.recipe.get("arguments")
+        given = given if isinstance(given, Mapping) else {}
+        points = map(given.get, _PARAMETERS)
+        single = (each[0] if isinstance(each, list) and len(each) == 1 else each for each in points)
+        parts = [_part(each) for each in single if isinstance(each, (str, float, int))]
+        kind = () if given.keys() & {"measure", "weight", "comparison"} else (_KINDS.get(function, function),)
+        return ":".join([*kind, *parts])
+
+    @property
+    def kind(self) -> str:
+        """What is bounded, without its parameters: "mean", "quantile", "worst_mean", "gini"."""
+        return self.name.partition(":")[0]
+
+    @property
+    def is_published(self) -> bool:
+        """Whether it is a formula of [RE] as it was published, to compare with."""
+        return self.method.startswith("[RE]")
+
+    @property
+    def event(self) -> str:
+        """What it shares its probability of error with: all of its "band", all "groups", or nothing: its "own"."""
+        if "groups" in self.recipe:
+            return "groups"
+        return "own" if self.recipe.get("band") is None else "band"
 
     @property
     def statement(self) -> str:
@@ -254,6 +303,7 @@ class Certificate(Drawn):
         """Return the certificate as plain data for JSON, with its schema version."""
         return {
             "schema": SCHEMA,
+            "kind": self.kind,
             "statement": self.statement,
             "quantity": self.quantity,
             "validity": self.validity,
@@ -291,8 +341,10 @@ class Certificate(Drawn):
         certificate = cls._from_fields(data)
         expected = certificate.to_dict()
         if data.keys() != expected.keys():
-            extra = ", ".join(sorted(data.keys() - expected.keys()))
-            raise ValueError(f"a certificate of {SCHEMA} has no fields beyond its own, got {extra}; remove them")
+            wrong = ", ".join(sorted(data.keys() ^ expected.keys()))
+            raise ValueError(
+                f"a certificate of {SCHEMA} has all of its fields and no others; missing or foreign: {wrong}"
+            )
         return certificate
 
     @classmethod
@@ -343,6 +395,10 @@ def recipe(function: str, arguments: Mapping[str, Any], source: Source) -> dict[
     """
     plain = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in arguments.items()}
     return {"function": function, "arguments": plain, **source.provenance()}
+
+
+def _part(parameter: str | float) -> str:
+    return parameter if isinstance(parameter, str) else exactly(parameter)
 
 
 def _number_or_curve(bound: float | FloatArray) -> float | FloatArray:

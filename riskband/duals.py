@@ -18,7 +18,8 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import bdtr, gammaln
 
-from riskband.answers.risks import EQUAL_BY_DESIGN, BoolArray, ClientRisks
+from riskband.answers.counts import BoolArray
+from riskband.answers.risks import EQUAL_BY_DESIGN, ClientRisks
 from riskband.betting import Dual
 from riskband.checks import FloatArray
 from riskband.search import bisect

@@ -58,7 +58,7 @@ def log_to_wandb(certificates: Certificate | Mapping[str, Certificate], *, run: 
 
 def _by_name(certificates: Certificate | Mapping[str, Certificate]) -> Mapping[str, Certificate]:
     if isinstance(certificates, Certificate):
-        return {str(certificates.recipe["function"]): certificates}
+        return {certificates.name: certificates}
     wrong = [name for name, each in certificates.items() if not isinstance(each, Certificate)]
     if wrong:
         raise ValueError(f"what is logged must be certificates, by name, got another thing as {wrong[0]!r}")

@@ -13,7 +13,7 @@ from riskband.answers.adversarial import AdversarialAnswers
 from riskband.answers.histogram import HistogramLimits, HistogramRisks
 from riskband.answers.joint import JointRisks
 from riskband.answers.risks import ClientRisks
-from riskband.bands.band import Band, band
+from riskband.bands.band import band
 from riskband.bands.joint import joint_band, joint_cdf
 from riskband.certificate import Certificate
 from riskband.functionals.dispersion import dispersion_certificate, lorenz_certificate
@@ -63,7 +63,7 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
 }
 """The functions that make certificates, by the name in the recipe."""
 
-_BOUNDED_BY_ONE = ("mean_bound", "mean", "cvar", "quantile", "survival", "worst_case_mean", "worst_case_cdf")
+_BOUNDED_BY_ONE = ("mean", "cvar", "quantile", "share", "worst_mean", "worst_share")
 _LARGEST_TRIED = 4_096  # clients
 
 _COMPUTED = ("value", "lower", "details")
@@ -102,24 +102,6 @@ def source_of(certificate: Certificate) -> Any:
         return _source(certificate.recipe)
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError) as error:
         raise ValueError(f"the recipe of the certificate cannot be followed ({error!r}); is the file whole?") from error
-
-
-def band_behind(certificate: Certificate) -> Band | None:
-    """Return the band that a certificate was read off, or one made of its answers at its delta; `None` for neither.
-
-    There is none of several models, of adversarial curves, of groups, or of a band without a lower side.
-    """
-    source = source_of(certificate)
-    if isinstance(source, (ClientRisks, HistogramRisks, HistogramLimits)):
-        return band(source, delta=certificate.delta)
-    return source if isinstance(source, Band) and source.sides != "upper" else None
-
-
-def event_of(recipe: Recipe) -> str:
-    """Return what a certificate shares its probability of error with: all of "groups", of its "band", or its "own"."""
-    if "groups" in recipe:
-        return "groups"
-    return "own" if recipe.get("band") is None else "band"
 
 
 class Verification(NamedTuple):
@@ -204,7 +186,7 @@ def why_it_says_nothing(certificate: Certificate) -> str | None:
     clients above a risk on a curve over it. The number of clients is what the same formula needs if more clients answer
     as these did: no certificate.
     """
-    of_unit = certificate.recipe["function"] in _BOUNDED_BY_ONE and "threshold" not in certificate.axes
+    of_unit = certificate.kind in _BOUNDED_BY_ONE and "threshold" not in certificate.axes
     if not of_unit or not np.any(np.asarray(certificate.value) >= 1.0):
         return None
     recipe, num_clients = certificate.recipe, _num_values(certificate.recipe)

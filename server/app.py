@@ -113,6 +113,7 @@ def _settings(config: RunConfig, ledger: Ledger, display: RunDisplay) -> dict[st
     as_they_are = {"quorum", "node_timeout", "reply_timeout", "missing", "contamination", "answered_by"}
     return {
         **config.asking.model_dump(include=as_they_are),
+        "requirements": config.question.require,
         "num_clients": config.network.num_clients,
         "expected_client_ids": config.known_clients,
         "on_answer": display.accept,

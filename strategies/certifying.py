@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
 import riskband as rb
 from protocol.mechanisms import steps_of
 from riskband.models.losses import get_loss
+from riskband.worst_cases.requirements import WORST_SHARE, certificates_of, numbers_behind, read_requirements
 from strategies.asking.query import QueryStrategy, RoundOutcome
 
 
@@ -21,6 +22,9 @@ class Conclusion:
     # the clients' bins, in increasing order.
     risks: rb.ClientRisks
     certificates: dict[str, rb.Certificate]  # by the names of their files
+    # What is required, by the names of the numbers; these are among the certificates too.
+    required: Mapping[str, rb.Certificate] = field(default_factory=dict)
+    band: rb.Band | None = None  # what curves are read off, if it has both sides
 
 
 @dataclass(eq=False, kw_only=True)
@@ -30,8 +34,8 @@ class CertifyingStrategy(QueryStrategy):
     Raises ValueError if a setting of `QueryStrategy` is out of its range.
     """
 
-    # Probability that what is certified fails, in (0, 1): for each certificate that is made on its own, and for all
-    # that are read off one band.
+    # Probability that any certificate fails, in (0, 1). Each that is made on its own has an equal part of it, and so
+    # have all that are read off one band, together.
     delta: float
     # What is assumed of who answered; see `riskband.ClientRisks`.
     missing: str = "ignore"
@@ -40,6 +44,37 @@ class CertifyingStrategy(QueryStrategy):
     # Of all that the strategy draws, such as the order in which the bound on the mean looks at the clients. Fixed
     # before any of them is asked.
     seed: int | None = None
+    # Limits such as "mean<=0.2": the numbers in them are certified from both sides.
+    requirements: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.numbers_required = numbers_behind(read_requirements(self.requirements))
+
+    @staticmethod
+    def can_bet_on(source: object) -> TypeGuard[rb.ClientRisks]:
+        """Return whether numbers are bet on, each with its own part of delta, or else are read off the band.
+
+        Bets are sharper, and need every answer as the client measured it.
+        """
+        return isinstance(source, rb.ClientRisks) and source.are_as_measured
+
+    def own_numbers(self, source: object, names: Sequence[str]) -> list[str]:
+        """Return those of the numbers that are bounded by themselves, and not read off a band."""
+        return [name for name in names if self.can_bet_on(source) and not name.startswith(WORST_SHARE)]
+
+    def certificates_required(
+        self, source: Any, names: Sequence[str], *, delta: float, band: rb.Band | None = None
+    ) -> dict[str, rb.Certificate]:
+        """Return a certificate of each number that anything bounds, with `delta` for each of its own; or of the band.
+
+        Without a band one is made where it is needed, with `delta` for all that is read off it.
+        """
+        own = self.own_numbers(source, names)
+        found, rest = certificates_of(source, own, delta=delta), [name for name in names if name not in own]
+        if rest and band is None:
+            band = rb.band(source, delta=delta, sides="two")
+        return found if band is None else found | certificates_of(band, rest, delta=None)
 
     @property
     def who_answered(self) -> dict[str, Any]:
@@ -83,17 +118,18 @@ class BandStrategy(CertifyingStrategy):
 
     @property
     def band_settings(self) -> dict[str, Any]:
-        """Keyword arguments of `riskband.band`."""
-        return {"delta": self.delta, "method": self.band, "local": self.local}
+        """Keyword arguments of `riskband.band`, but for delta."""
+        return {"method": self.band, "local": self.local}
 
-    @staticmethod
-    def can_bet_on(source: object) -> TypeGuard[rb.ClientRisks]:
-        """Return whether numbers are bet on, each with a delta of its own, or else are read off the band.
-
-        Bets are sharper, and need every answer as the client measured it.
-        """
-        return isinstance(source, rb.ClientRisks) and source.are_as_measured
+    def own_numbers(self, source: object, names: Sequence[str]) -> list[str]:
+        """As of every strategy; a local step that was asked for is a band's."""
+        return super().own_numbers(source, names) if self.local == "marginal" else []
 
     def plain_risks(self, outcome: RoundOutcome[Any]) -> rb.ClientRisks:
         """Return the risks that the clients answered; see `client_risks`."""
         return self.client_risks(outcome, [answer.risk for answer in outcome.answers], loss=self.query.loss)
+
+
+def by_file(required: Mapping[str, rb.Certificate]) -> dict[str, rb.Certificate]:
+    """Return certificates of numbers by the names of their files."""
+    return {f"require_{name.replace(':', '_')}": certificate for name, certificate in required.items()}

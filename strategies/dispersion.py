@@ -14,7 +14,7 @@ from riskband.functionals.dispersion import UnboundedError
 from riskband.functionals.functional import Functional, method_that_applies, resolve
 from riskband.groups.group_bands import GroupBands
 from strategies.asking.query import RoundOutcome
-from strategies.certifying import BandStrategy, Conclusion
+from strategies.certifying import BandStrategy, Conclusion, by_file
 
 BETTING = "betting"
 LORENZ_SHARES = np.arange(101) / 100.0
@@ -47,10 +47,10 @@ class DispersionConclusion(Conclusion):
     """
 
     # Two-sided; "lorenz" and "quantiles" are read off it, and so are measures that are not bounded by "betting": all of
-    # that holds together. Every other certificate holds by itself.
+    # that holds together. Every other certificate has a part of delta of its own.
     band: rb.Band
     measures: tuple[MeasureBounds, ...]  # as they were asked for
-    # One band for each group, all at once at a delta of their own; None unless two groups are large enough.
+    # One band for each group, all at once with their part of delta; None unless two groups are large enough.
     group_bands: GroupBands | None
     small_groups: Mapping[str, int]  # groups with too few answers to say anything of, and how many they have
 
@@ -63,7 +63,7 @@ class Dispersion(BandStrategy):
     """
 
     measures: Sequence[str]  # such as "gini" or "atkinson:0.5"; see `riskband.bound`
-    # `BETTING` or a method of `riskband.bound`. Betting gives each measure a delta of its own, where `local` is
+    # `BETTING` or a method of `riskband.bound`. Betting gives each measure a part of delta, where `local` is
     # "marginal" and every answer is as the client measured it. For the curves, and else for the measures,
     # "convex_order" takes its place; and where that does not apply, since the clients have different numbers of
     # examples or the measure does not grow in convex order, "sharp".
@@ -76,32 +76,46 @@ class Dispersion(BandStrategy):
     def conclude(self, outcome: RoundOutcome[LossAnswer]) -> DispersionConclusion:
         """Return the certificates that the valid answers give; see `QueryStrategy.conclude`."""
         risks = self.plain_risks(outcome)
-        band = rb.band(risks, sides="two", **self.band_settings)
         is_own = self.method == BETTING and self.local == "marginal" and self.can_bet_on(risks)
-        bounds = tuple(self._bounds(band, each, is_own=is_own) for each in self._measures)
-        certificates = {"mean": rb.mean_bound(risks, delta=self.delta, seed=self.seed)}
+        of_groups, small = self._grouped(outcome)
+        measured = {each.name for each in self._measures}
+        required = [name for name in self.numbers_required if name not in measured]
+        num_own = len(self._measures) * is_own + len(self.own_numbers(risks, required)) + (of_groups is not None)
+        has_mean = "mean" not in (*required, *measured)
+        part = self.delta / (1 + has_mean + num_own)
+        band = rb.band(risks, sides="two", delta=part, **self.band_settings)
+        bounds = tuple(self._bounds(band, each, own_delta=part if is_own else None) for each in self._measures)
+        found = self.certificates_required(risks, required, delta=part, band=band)
+        bounded = {each.measure.name: each.certificate for each in bounds if each.certificate is not None}
+        found |= {name: bounded[name] for name in self.numbers_required if name in bounded}
+        mean = rb.mean_bound(risks, delta=part, seed=self.seed) if has_mean else found.get("mean")
+        certificates = {} if mean is None or "mean" in measured else {"mean": mean}
         certificates |= {each.key: each.certificate for each in bounds if each.certificate is not None}
+        certificates |= by_file({name: found[name] for name in required if name in found and name != "mean"})
         # The Lorenz curve grows in convex order as the Gini coefficient does.
         lorenz_method = method_that_applies(band_method(self.method), band, resolve("gini"))
         certificates["lorenz"] = rb.lorenz_certificate(band, shares=LORENZ_SHARES, method=lorenz_method)
         certificates["quantiles"] = rb.quantile_certificate(band, level=QUANTILE_LEVELS)
-        groups, small = self._group_bands(outcome, risks)
-        if groups is not None:
+        groups = None
+        if of_groups is not None:
+            groups = rb.group_bands(risks, of_groups, delta=part, **self.band_settings)
             certificates["group_largest_gap"] = rb.group_certificate(groups, "largest_gap", "mean")
             certificates["group_worst"] = rb.group_certificate(groups, "worst_group", "mean")
         return DispersionConclusion(
             outcome=outcome,
             risks=risks,
             certificates=certificates,
+            required=found,
             band=band,
             measures=bounds,
             group_bands=groups,
             small_groups=small,
         )
 
-    def _bounds(self, band: rb.Band, measure: Functional, *, is_own: bool) -> MeasureBounds:
+    def _bounds(self, band: rb.Band, measure: Functional, *, own_delta: float | None) -> MeasureBounds:
+        is_own, delta = own_delta is not None, own_delta
         method = BETTING if is_own else method_that_applies(band_method(self.method), band, measure)
-        source, delta = (band.risks, self.delta) if is_own else (band, None)
+        source = band.risks if is_own else band
         try:
             certificate = rb.dispersion_certificate(source, measure, method=method, delta=delta)
             interval = rb.Interval(*(float(np.asarray(end)) for end in (certificate.lower, certificate.value)))
@@ -116,17 +130,14 @@ class Dispersion(BandStrategy):
             certificate=certificate,
         )
 
-    def _group_bands(
-        self, outcome: RoundOutcome[LossAnswer], risks: rb.ClientRisks
-    ) -> tuple[GroupBands | None, dict[str, int]]:
-        """Bands of the groups that have enough answers, if there are two, and the sizes of the other groups."""
+    def _grouped(self, outcome: RoundOutcome[LossAnswer]) -> tuple[list[str | None] | None, dict[str, int]]:
+        """The group of each answer, of those that have enough, if there are two; and the sizes of the other groups."""
         counts = Counter(answer.group for answer in outcome.answers if answer.group is not None)
         smallest = max(2, self.contamination + 1)
         small = {name: count for name, count in sorted(counts.items()) if count < smallest}
         if len(counts) - len(small) < 2:
             return None, small
-        labels = [None if answer.group in small else answer.group for answer in outcome.answers]
-        return rb.group_bands(risks, labels, **self.band_settings), small
+        return [None if answer.group in small else answer.group for answer in outcome.answers], small
 
 
 def band_method(method: str) -> str:

@@ -11,9 +11,9 @@ import numpy as np
 import riskband as rb
 from riskband.answers.histogram import PlainAnswers
 from riskband.functionals.quantiles import SINGLE_LOCAL
-from riskband.search import Bracket
+from riskband.wording import exactly
 from strategies.asking.query import RoundOutcome
-from strategies.certifying import BandStrategy, Conclusion
+from strategies.certifying import BandStrategy, Conclusion, by_file
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -25,13 +25,10 @@ class FDivergenceConclusion(Conclusion):
     """
 
     # Two-sided; "survival" and every "worst_case_cdf_<name>" are read off it, so they hold together, for every
-    # threshold and budget. The others hold by themselves: the mean, the share, and for each divergence the worst means
-    # at all budgets asked. Where answers are not what the clients measured (noise, counts, clients that are missing and
-    # count as the worst, or may be wrong) the worst means are read off the band too.
+    # threshold and budget. The others have parts of delta of their own: the mean, the share, what is required, and for
+    # each divergence the worst means at all budgets asked. Where answers are not what the clients measured (noise,
+    # counts, clients that are missing and count as the worst, or may be wrong) the worst means are read off the band.
     band: rb.Band
-    # For each divergence, the largest budget at which the share of clients at or above the breakdown threshold is
-    # certified to be at most the breakdown target.
-    breakdowns: dict[str, Bracket]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -41,9 +38,7 @@ class FDivergence(BandStrategy):
     divergences: Sequence[str]  # names in `riskband.DIVERGENCES`
     budgets: Sequence[float]  # sizes of the divergence balls, >= 0
     thresholds: Sequence[float] | np.ndarray  # shape (num_thresholds,), risks in [0, 1] at which curves are read
-    # The question that the breakdown budget answers, both in [0, 1].
-    breakdown_threshold: float
-    breakdown_target: float
+    breakdown_threshold: float  # a risk in [0, 1], from which on a client counts as failing
 
     def answered(self, outcome: RoundOutcome[Any]) -> PlainAnswers:
         """Return what the answers say of the clients' risks."""
@@ -51,28 +46,38 @@ class FDivergence(BandStrategy):
 
     def conclude(self, outcome: RoundOutcome[Any]) -> FDivergenceConclusion:
         """Return the certificates that the valid answers give; see `QueryStrategy.conclude`."""
-        risks = self.answered(outcome)
-        band = rb.band(risks, sides="two", **self.band_settings)
-        breakdown = {"threshold": self.breakdown_threshold, "target": self.breakdown_target}
-        certificates = {
-            "mean": rb.mean_bound(risks, delta=self.delta, seed=self.seed),
-            "survival": rb.survival(band, thresholds=self.thresholds),
+        risks, required = self.answered(outcome), self.numbers_required
+        share = f"share:{exactly(self.breakdown_threshold)}"
+        bet_on = risks if self.can_bet_on(risks) else None
+        # What is required is certified once: not a second time among what every run says.
+        budgets = {
+            name: np.array([size for size in self.budgets if f"worst_mean:{name}:{exactly(size)}" not in required])
+            for name in self.divergences
         }
-        if isinstance(risks, rb.ClientRisks) and self.local in SINGLE_LOCAL:
+        single = risks if isinstance(risks, rb.ClientRisks) and self.local in SINGLE_LOCAL else None
+        has_share = single is not None and share not in required
+        num_own = ("mean" not in required) + has_share + len(self.own_numbers(risks, required))
+        part = self.delta / (1 + num_own + (bet_on is not None) * sum(sizes.size > 0 for sizes in budgets.values()))
+        band = rb.band(risks, sides="two", delta=part, **self.band_settings)
+        found = self.certificates_required(risks, required, delta=part, band=band)
+        mean = found.get("mean") or rb.mean_bound(risks, delta=part, seed=self.seed)
+        certificates = {"mean": mean, "survival": rb.survival(band, thresholds=self.thresholds)}
+        if single is not None and has_share:
             asked = [self.breakdown_threshold]
-            certificates["share"] = rb.survival(risks, thresholds=asked, delta=self.delta, local=self.local)
-        for name in self.divergences:
-            ball: dict[str, Any] = {"divergence": name, "budget": np.asarray(self.budgets, dtype=np.float64)}
-            certificates[f"worst_case_mean_{name}"] = (
-                rb.worst_case_mean(risks, **ball, delta=self.delta, seed=self.seed)
-                if self.can_bet_on(risks)
-                else rb.worst_case_mean(band, **ball)
+            certificates["share"] = rb.survival(single, thresholds=asked, delta=part, local=self.local)
+        for name, sizes in budgets.items():
+            if sizes.size:
+                own: dict[str, Any] = {} if bet_on is None else {"delta": part, "seed": self.seed}
+                worst = rb.worst_case_mean(band if bet_on is None else bet_on, divergence=name, budget=sizes, **own)
+                certificates[f"worst_case_mean_{name}"] = worst
+            certificates[f"worst_case_cdf_{name}"] = rb.worst_case_cdf(
+                band, divergence=name, budget=np.asarray(self.budgets, dtype=np.float64), thresholds=self.thresholds
             )
-            certificates[f"worst_case_cdf_{name}"] = rb.worst_case_cdf(band, **ball, thresholds=self.thresholds)
+        certificates |= by_file({name: each for name, each in found.items() if name != "mean"})
         return FDivergenceConclusion(
             outcome=outcome,
             risks=band.risks,
             certificates=certificates,
+            required=found,
             band=band,
-            breakdowns={name: rb.breakdown(band, divergence=name, **breakdown) for name in self.divergences},
         )

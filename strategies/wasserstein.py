@@ -21,7 +21,7 @@ from riskband.worst_cases.wasserstein import published_budgets
 from strategies.asking.failures import Failure, FailureReason
 from strategies.asking.query import QueryResult, RoundOutcome
 from strategies.bisection import BisectionRounds, smallest_budgets
-from strategies.certifying import CertifyingStrategy, Conclusion
+from strategies.certifying import CertifyingStrategy, Conclusion, by_file
 
 ONE_ROUND, BISECTION = "one-round", "bisection"
 PROTOCOLS = (ONE_ROUND, BISECTION)
@@ -75,8 +75,8 @@ class QueryBudgetUse:
 class WassersteinConclusion(Conclusion):
     """Certificates "wasserstein_mean", "wasserstein_cdf", and with a bound on the cost "wasserstein_published".
 
-    Each holds by itself, for all budgets and thresholds that were asked at once; "wasserstein_mean" for every budget
-    there is where more than a few were asked, since that is no wider then.
+    Each has a part of delta of its own, for all budgets and thresholds that were asked at once; "wasserstein_mean" for
+    every budget there is where more than a few were asked, since that is no wider then.
     """
 
     answers: rb.AdversarialAnswers  # the valid answers, in the order of `outcome.answers`
@@ -97,8 +97,7 @@ class Wasserstein(CertifyingStrategy):
     after the first message, other radii for every client in every round, with a line of the bracket to `on_detail`.
 
     Radii and multipliers of the `query` are chosen here. With `privacy` the clients are asked for multipliers only, in
-    one round, and the mean is certified, no shares of clients. The seed of its problem is the strategy's; `delta` is
-    for each certificate on its own.
+    one round, and the mean is certified, no shares of clients. The seed of its problem is the strategy's.
 
     Raises ValueError if an argument is unknown or out of its range.
     """
@@ -130,6 +129,12 @@ class Wasserstein(CertifyingStrategy):
         first = (0.0,) if query.privacy else tuple(grid) if self.protocol == ONE_ROUND else (0.0, grid[-1])
         multipliers = rb.default_multipliers(self.cost_budgets, num_multipliers=num_multipliers)
         return replace(query, radii=tuple(map(float, first)), multipliers=tuple(multipliers.tolist()))
+
+    @property
+    def part(self) -> float:
+        """Of delta, for each certificate on its own: mean, shares, published bound, breakdown, and what is required."""
+        has_shares, has_published = not self.query.privacy, self.cost_bound > 0.0
+        return self.delta / (2 + has_shares + has_published + len(self.numbers_required))
 
     def fit(self, budgets: Mapping[str, int | None]) -> int:
         """Ask for fewer radii and multipliers where a query budget demands it; see `QueryStrategy.fit`."""
@@ -194,7 +199,7 @@ class Wasserstein(CertifyingStrategy):
         worst_means = None
         if self.cost_bound > 0.0:
             widened = published_budgets(
-                self.cost_budgets, num_clients=answers.num_clients, delta=self.delta, cost_bound=self.cost_bound
+                self.cost_budgets, num_clients=answers.num_clients, delta=self.part, cost_bound=self.cost_bound
             )
             worst_means = rounds.worst_means(widened)[1]
         empirical = EmpiricalWorstCase(
@@ -217,7 +222,7 @@ class Wasserstein(CertifyingStrategy):
     def _certificates(self, answers: rb.AdversarialAnswers) -> dict[str, rb.Certificate]:
         """What the multipliers of the first message certify, whatever the protocol."""
         local = "best" if self.protocol == ONE_ROUND else "average"  # two radii say little of the cost of a push
-        settings: dict[str, Any] = {"delta": self.delta, "cost_budget": self.cost_budgets, "seed": self.seed}
+        settings: dict[str, Any] = {"delta": self.part, "cost_budget": self.cost_budgets, "seed": self.seed}
         is_curve = self.cost_budgets.size > _FEW_BUDGETS
         certificates = {"wasserstein_mean": rb.wasserstein_mean(answers, **settings, every_budget=is_curve)}
         if answers.noise is None:  # shares of clients need their curves
@@ -236,11 +241,11 @@ class Wasserstein(CertifyingStrategy):
         certificates = self._certificates(answers)
         if self.cost_bound > 0.0:
             size: dict[str, Any] = {"cost_budget": self.cost_budgets, "cost_bound": self.cost_bound}
-            published = rb.wasserstein_published(answers, delta=self.delta, **size, worst_means=worst_means)
+            published = rb.wasserstein_published(answers, delta=self.part, **size, worst_means=worst_means)
             certificates["wasserstein_published"] = published
         breakdown = rb.wasserstein_breakdown(
             answers,
-            delta=self.delta,
+            delta=self.part,
             target=self.breakdown_target,
             max_cost_budget=float(self.cost_budgets.max()),
             seed=self.seed,
@@ -249,11 +254,13 @@ class Wasserstein(CertifyingStrategy):
         unmoved = answers.clean
         if self.query.problem.free_distance > 0.0:  # at budget 0 they have moved already
             unmoved = self.client_risks(outcome, [a.clean_risk for a in outcome.answers], loss=self.query.loss)
+        required = self.certificates_required(unmoved, self.numbers_required, delta=self.part)
         spent = [failure for failure in outcome.failures if failure.reason is FailureReason.BUDGET_SPENT]
         return WassersteinConclusion(
             outcome=outcome,
             risks=unmoved,
-            certificates=certificates,
+            certificates=certificates | by_file(required),
+            required=required,
             answers=answers,
             breakdowns={"wasserstein_mean": breakdown},
             empirical=empirical,

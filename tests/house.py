@@ -105,7 +105,7 @@ def arrows() -> Graph:
     found: dict[str, set[str]] = {}
     for path in python_files("riskband"):
         room = path.relative_to(LIBRARY).with_suffix("").parts[0]
-        if room != "__init__":
+        if room not in ("__init__", "__main__"):
             names = (name for name in imported(path) if name.startswith("riskband."))
             found.setdefault(room, set()).update(map(room_of, names))
     return {room: frozenset(below & found.keys() - {room}) for room, below in found.items()}
@@ -243,8 +243,8 @@ class Row:
 
 ROWS = (
     Row("modules beside the sub-packages of riskband/", lambda: len(list(LIBRARY.glob("*.py"))), "55", 12, 12),
-    Row("floors of its rooms", lambda: floors(arrows()), "19", 9, 9),
-    Row("arrows between them", lambda: sum(map(len, arrows().values())), "289", 100, 100),
+    Row("floors of its rooms", lambda: floors(arrows()), "19", 10, 10),
+    Row("arrows between them", lambda: sum(map(len, arrows().values())), "289", 104, 104),
     Row("rooms that import each other in a circle", lambda: len(circles(arrows())), "", 0, 0),
     Row("files that import each other in a circle, for types too", lambda: len(circles(file_arrows())), "", 0, 0),
     Row("public names", lambda: len(rb._MODULES), "99", 54, 54),

@@ -102,7 +102,7 @@ def test_what_is_said_of_the_answers_goes_through():
     assert answers == rb.ClientRisks(TABLE["loss"], 20, False, answered_by="trainers")
 
 
-def test_names_are_in_no_certificate_but_of_who_carries_a_worst_case():
+def test_certificates_hold_names_and_groups_and_are_else_the_same():
     named = rb.ClientRisks.from_frame(TABLE, **COLUMNS, group="ward")
     plain = rb.ClientRisks(TABLE["loss"], TABLE["n"])
     made = [
@@ -111,9 +111,21 @@ def test_names_are_in_no_certificate_but_of_who_carries_a_worst_case():
         lambda risks: rb.worst_case_cdf(rb.band(risks, delta=0.1), divergence="kl", budget=0.1),
         lambda risks: rb.worst_case_mean(rb.band(risks, delta=0.1), divergence="kl", budget=0.1, method="published"),
     ]
-    assert [make(named).to_json() for make in made] == [make(plain).to_json() for make in made]
-    in_their_order = rb.worst_case_mean(named, divergence="kl", budget=0.1, delta=0.1).to_json()
-    assert not any(name in in_their_order for name in named.names)
+    for make in made:
+        certificate = json.loads(make(named).to_json())
+        assert rb.verify(certificate).ok
+        answers = certificate["recipe"]["answers"]
+        assert (answers.pop("names"), answers.pop("groups")) == (["A", "B", "C"], ["x", None, "y"])
+        assert certificate == json.loads(make(plain).to_json())
+
+
+def test_names_stay_with_their_answers_where_their_hash_orders_them():
+    names = [f"H{k:02}" for k in range(40)]
+    answers = rb.ClientRisks(np.arange(40) / 100, 100, names=names, groups=[name[-1] for name in names])
+    stored = rb.cvar(answers, 0.9, delta=0.1).recipe["answers"]
+    assert stored["names"] != names  # the order of the bets
+    for name, group, value in zip(stored["names"], stored["groups"], stored["values"], strict=True):
+        assert (value, group) == (int(name[1:]) / 100, name[-1])
 
 
 @pytest.mark.parametrize("budget", [0.3, [0.3, 0.1]])
@@ -168,16 +180,24 @@ def test_names_and_groups_stay_with_their_clients():
 @pytest.mark.parametrize(
     ("column", "values", "rule"),
     [
-        ("loss", [0.1, np.nan, 0.2], "column 'loss' must have a value in every row, got none in 1 of 3 rows, .* row 1"),
-        ("loss", pd.array([0.1, 0.2, None], dtype="Float64"), "got none in 1 of 3 rows, .* row 2 .*num_missing"),
-        ("loss", [0.1, None, "x"], "got none in 1 of 3 rows"),
-        ("loss", [0.1, 0.2, -0.1], r"must lie in \[0, 1\], got -0.1"),
-        ("loss", [12.0, 3.0, 20.0], r"must lie in \[0, 1\], got 20; divide a percentage by 100"),
-        ("loss", [0.1, np.inf, 0.2], r"must lie in \[0, 1\], got inf"),
-        ("loss", ["0.1", "0.2", "0.3"], "must hold numbers, got '0.1' in row 0"),
-        ("loss", [True, False, True], "must hold numbers, got True"),
+        (
+            "loss",
+            [0.1, np.nan, 0.2],
+            "column 'loss' must have a value in every row, got none in row 1 .*drop_missing=True drops such rows",
+        ),
+        ("loss", pd.array([0.1, 0.2, None], dtype="Float64"), "got none in row 2 .*counts them as missing"),
+        ("loss", [0.1, None, "x"], "got row 2 .*: 'x'.*\n.*got none in row 1"),
+        ("loss", [0.1, 0.2, -0.1], r"must lie in \[0, 1\], got row 2 .*: -0.1"),
+        (
+            "loss",
+            [12.0, 3.0, 20.0],
+            r"must lie in \[0, 1\], .*: 20; say accuracy= or percent=True of acc.*divide error rates in percent",
+        ),
+        ("loss", [0.1, np.inf, 0.2], r"must lie in \[0, 1\], got row 1 .*: inf"),
+        ("loss", ["0.1", "0.2", "0.3"], "must hold numbers, got row 0 .*: '0.1'"),
+        ("loss", [True, False, True], "must hold numbers, got row 0 .*: True"),
         ("n", pd.array([1, None, 2], dtype="Int64"), "column 'n' must have a value in every row"),
-        ("n", [10, 0.5, 10], "num_examples must be whole numbers from 1"),
+        ("n", [10, 0.5, 10], "numbers of examples in column 'n' must be whole numbers from 1 .*: 0.5; count"),
         (
             "hospital",
             ["A", "B", "A"],
@@ -199,13 +219,27 @@ def test_clients_without_examples_are_missing_by_name(of_nothing, made):
         answers = rb.ClientRisks.from_frame(made(columns), **COLUMNS, group="ward", num_missing=2)
     assert answers == rb.ClientRisks([0.1, 0.3], [10, 30], names=["A", "C"], groups=["x", "y"], num_missing=3)
     assert found[0].filename == __file__
+    unnamed = {"loss": [0.1, of_nothing, None], "n": [10, 0, 30]}
+    with pytest.raises(ValueError, match=r"got none in row 2 \(from 0\)"):
+        rb.ClientRisks.from_frame(unnamed, loss="loss", num_examples="n")
     with (
         pytest.warns(UserWarning, match=r"as missing: row 1 \(from 0\)$"),
-        pytest.raises(ValueError, match="got none in 1 of 3 rows, the first of them row 2"),
+        pytest.raises(ValueError, match="2 clients"),
     ):
-        rb.ClientRisks.from_frame({**columns, "loss": [0.1, of_nothing, None]}, loss="loss", num_examples="n")
-    with pytest.raises(ValueError, match="one per client"):
+        rb.ClientRisks.from_frame(unnamed, loss="loss", num_examples="n", drop_missing=True)
+    with pytest.raises(ValueError, match="one row per client, got columns of 3 and 4"):
         rb.ClientRisks.from_frame({"loss": [0.1, 0.2, 0.3], "n": [10, 20, 30, 0]}, loss="loss", num_examples="n")
+
+
+def test_masked_values_are_missing():
+    hidden = np.ma.masked_array([0.1, 0.7, 0.3], mask=[False, True, False])
+    frame = {"loss": hidden, "n": np.array([10, 20, 30])}
+    with pytest.raises(ValueError, match="column 'loss' must have a value in every row, got none in row 1"):
+        rb.ClientRisks.from_frame(frame, loss="loss", num_examples="n")
+    found = rb.ClientRisks.from_frame(frame, loss="loss", num_examples="n", drop_missing=True)
+    assert found == rb.ClientRisks([0.1, 0.3], [10, 30], num_missing=1)
+    with pytest.raises(ValueError, match="losses must have a value in every row"):
+        rb.ClientRisks.from_examples(clients=["a", "a", "b"], losses=hidden)
 
 
 def test_the_users_frame_stays_as_it_is():

@@ -84,9 +84,9 @@ def test_a_worst_mean_names_the_sites(tmp_path, capsys):
     ]
     path = str(nvflare_file(tmp_path))
     assert main(["certify", path, "--from", "nvflare", *asked, "--divergence", "chi2", "--at-once", "--json"]) == 0
-    worst = json.loads(capsys.readouterr().out)["certificates"]["worst_case_mean_chi2"]
+    worst = json.loads(capsys.readouterr().out)["certificates"]["worst_mean:chi2"]
     assert worst["validity"] == "certificate"
-    assert worst["recipe"]["answers"]["names"] == [f"site-{k + 1}" for k in range(len(ACCURACIES))]
+    assert sorted(worst["recipe"]["answers"]["names"]) == [f"site-{k + 1}" for k in range(len(ACCURACIES))]
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_a_worst_mean_names_the_sites(tmp_path, capsys):
     [
         ("[1]", "a", "must be a JSON object"),
         ('{"site-1": 3}', "a", "must be as the framework writes it"),
-        ('{"site-1": {"m": {"accuracy": 0.5}}}', "accuracy", "its columns are: m/accuracy"),
-        ('{"a": {"m": {"accuracy": 0.5}}, "b": {}}', "m/accuracy", "client b: ''"),
-        ('{"a": {"m": {"accuracy": null}}, "b": {}}', "m/accuracy", "client a: 'None'"),
+        ('{"site-1": {"m": {"accuracy": 0.5}}}', "accuracy", "got the columns m/accuracy, client"),
+        ('{"a": {"m": {"accuracy": 0.5}}, "b": {}}', "m/accuracy", "got none in client b;"),
+        ('{"a": {"m": {"accuracy": null}}, "b": {}}', "m/accuracy", "got none in client a; client b;"),
     ],
 )
 def test_other_files_are_refused(tmp_path, capsys, text, column, said):
@@ -140,7 +140,7 @@ def test_clients_without_an_evaluation_in_the_last_round_are_missing_by_name(tmp
     num_missing = len(missing) + int(said[1] if said else 0)
     how = "worst" if "worst" in said else "ignore"
     expected = rb.ClientRisks([0.1] * 8, 100, num_missing=num_missing, missing=how, answered_by="trainers")
-    assert mean["value"] == rb.mean_bound(expected, delta=0.05).value
+    assert mean["value"] == rb.mean_bound(expected, delta=0.05 / 3).value
     assert mean["recipe"]["answers"]["num_missing"] == num_missing
     assert mean["recipe"]["answers"]["values"] == pytest.approx([0.1] * 8)
 
@@ -170,7 +170,7 @@ def test_sites_without_examples_are_missing_by_name(tmp_path, capsys, of_csv):
     asked = ["--column", "val - prediction - accuracy", "--accuracy", "--num-examples", "val - num_examples"]
     assert main(["certify", str(folder), "--from", "fl4health", *asked, "--json"]) == 0
     said = capsys.readouterr()
-    assert "1 client has 0 examples and counts as missing: client client_empty\n" in said.err
+    assert "1 client has 0 examples and counts as missing: client_empty\n" in said.err
     mean = json.loads(said.out)["certificates"]["mean"]
     of_six = of_csv([f"client_{number}" for number in range(6)])["mean"]
     assert (mean["value"], mean["recipe"]["answers"]["num_missing"]) == (of_six["value"], 1)

@@ -77,7 +77,7 @@ def test_what_flower_installs_for_a_run_is_what_the_app_imports():
 
 def test_the_library_imports_only_what_its_base_install_brings():
     assert required("riskband") == {"numpy", "scipy"}
-    extras = {"adversaries", "flower"}
+    extras = {"adversaries", "flower", "models"}
     files = [path for path in python_files("riskband") if not extras & set(path.relative_to(ROOT).parts)]
     assert {name for path in files for name in third_party(path, nested=False)} <= {"numpy", "scipy"}
 

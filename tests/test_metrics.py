@@ -9,8 +9,8 @@ import pytest
 from scipy.stats import mannwhitneyu
 
 import riskband as rb
+from riskband.answers.counts import share_problem
 from riskband.answers.metrics import metric_problem
-from riskband.answers.risks import share_problem
 from riskband.flower import KeepRisks
 
 # As Flower's examples, scikit-learn, Keras, torchmetrics, xgboost and COCO call them, and as people do.

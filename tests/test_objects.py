@@ -172,6 +172,27 @@ def test_a_figure_of_ones_own_is_drawn_into_and_an_estimate_says_so():
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["estimate: at most this, not proved"]
 
 
+def test_bands_of_groups_are_drawn_and_tabled_as_each_band_is(made):
+    bands = made["GroupBands"]
+    table, lines = bands.to_frame(), bands.plot().get_lines()
+    assert list(table.columns) == ["group", "risk", "lower", "upper"]
+    assert bands.statement.startswith("with probability at least 0.9 ")
+    assert "in every group at once, the CDF" in bands.statement
+    assert f"<strong>{bands.statement}</strong>" in bands._repr_html_()
+    for number, (name, band) in enumerate(bands.bands.items()):
+        rows, between = table[table["group"] == name], np.linspace(0, 1, 397)
+        np.testing.assert_array_equal(rows["lower"], band.lower(rows["risk"]))
+        pd.testing.assert_frame_equal(rows.drop(columns="group").reset_index(drop=True), band.to_frame())
+        last = np.searchsorted(rows["risk"], between, side="right") - 1  # a step holds up to the next
+        for side, line in zip(("lower", "upper"), lines[2 * number :], strict=False):
+            np.testing.assert_array_equal(rows[side].to_numpy()[last], getattr(band, side)(between))
+            np.testing.assert_array_equal(line.get_ydata(), rows[side])
+    lower = rb.group_bands(risks(answered_by="trainers"), ["a"] * 100 + ["b"] * 200, delta=0.1, sides="lower")
+    assert list(lower.to_frame().columns) == ["group", "risk", "lower"]
+    assert lower.statement.startswith("Estimate, not a proved bound: ")
+    assert "not proved" in lower.plot().get_title()
+
+
 def test_more_than_two_axes_are_no_figure_but_a_table():
     axes = {"budget": np.arange(2.0), "level": np.arange(3.0), "threshold": np.arange(4.0)}
     value = np.arange(24.0).reshape(2, 3, 4)

@@ -35,7 +35,7 @@ def test_mlflow_has_numbers_sentences_and_files_that_verify(tmp_path, monkeypatc
         "riskband/mean/certificate/upper": CERTIFICATES["mean"].value,
         "riskband/quantile:0.5/certificate/upper": median.value,
         "riskband/quantile:0.5/certificate/lower": median.lower,
-        "riskband/mean_bound/estimate/upper": estimate().value,
+        "riskband/mean/estimate/upper": estimate().value,
     }
     assert found.tags["riskband/mean"] == CERTIFICATES["mean"].statement
     assert "carried by" in found.tags["riskband/curve"]
@@ -82,6 +82,18 @@ def test_a_metric_frame_of_fairlearn_has_a_client_for_each_value_of_its_feature(
     made = frame(["error", "n"], pd.Series(list("AABBCC"), name="hospital"))
     found = rb.ClientRisks.from_metric_frame(made, loss="error", num_examples="n", answered_by="trainers")
     assert found == rb.ClientRisks([0, 0.5, 0.5], 2, True, names=["A", "B", "C"], answered_by="trainers")
+
+
+def test_a_metric_frame_is_read_as_other_frames_are():
+    said = pd.DataFrame({"hospital": list("AABBCC"), "ward": list("xxyyxx")})
+    fairlearn = pytest.importorskip("fairlearn.metrics")
+    percent = {"acc": lambda y_true, y_pred: 100 * np.mean(y_true == y_pred), "n": fairlearn.count}
+    labels, answers = np.array([0, 1, 1, 0, 1, 0]), np.array([0, 1, 0, 0, 0, 0])
+    made = fairlearn.MetricFrame(metrics=percent, y_true=labels, y_pred=answers, sensitive_features=said)
+    settings = {"accuracy": "acc", "num_examples": "n", "percent": True, "group": "ward", "num_missing": 1}
+    found = rb.ClientRisks.from_metric_frame(made, **settings)
+    known = rb.ClientRisks([0, 0.5, 0.5], 2, names=["A", "B", "C"], groups=["x", "y", "x"], num_missing=1)
+    assert found == known
 
 
 def test_what_is_no_table_of_clients_is_refused():

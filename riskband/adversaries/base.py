@@ -76,12 +76,16 @@ class Adversary(ABC):
     def examine(self, batch: Batch) -> Evidence:
         """Return what can be said about each example of a batch; no loop over examples is needed."""
 
+    def restart(self) -> None:  # noqa: B027 - most have nothing to forget
+        """Begin anew, as for every client: what is random is drawn from the seed again, nothing is remembered."""
+
     def curves(self, batches: Iterable[Batch]) -> AdversarialCurves:
         """Return the curves of a client from its examples, at least one in all.
 
         One batch at a time is held; of a batch only the pieces of its hulls are kept. Raises RuntimeError if the
         evidence contradicts itself: the adversary is wrong.
         """
+        self.restart()
         lower, upper = Pool(), Pool()
         kinds: set[tuple[str, tuple[float, ...]]] = set()
         clean, flips = [], []

@@ -6,25 +6,21 @@ array, a mapping of names to lists. No package of frames is needed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from numbers import Real
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from riskband.answers.rows import is_telling, row_problem
-
 _NOTHING = ("NAType", "NaTType")  # what pandas writes for a missing value besides None and NaN
-_LEAVE_OUT = "leave rows without an answer out, and say how many clients gave none with num_missing"
-CLIENT_FLAG = "client="
 AnyArray = npt.NDArray[Any]
 
 
-def column(frame: Any, name: str) -> AnyArray:
+def column(frame: Any, name: str, *, called: str = "the frame") -> AnyArray:
     """Return a column of a frame, shape (num_rows,); raises ValueError if there is not one of that name."""
     try:
-        values = np.asarray(frame[name])
+        values = as_array(frame[name])
     except Exception as error:
         is_of_polars = "ColumnNotFound" in type(error).__name__  # polars derives its own errors from Exception alone
         if not (is_of_polars or isinstance(error, (LookupError, ValueError, TypeError, AttributeError))):
@@ -32,10 +28,17 @@ def column(frame: Any, name: str) -> AnyArray:
         found, got, remedy = _names_of(frame), type(frame).__name__, "give a frame, or a mapping of names to lists"
         if found is not None:
             got, remedy = f"the columns {', '.join(map(str, found)) or '(none)'}", "name one of these"
-        raise ValueError(f"the frame must have a column {name!r}, got {got}; {remedy}") from error
+        raise ValueError(f"{called} must have a column {name!r}, got {got}; {remedy}") from error
     if values.ndim != 1:
         raise ValueError(f"column {name!r} must be there once and hold one value a row, got shape {values.shape}")
     return values
+
+
+def as_array(values: Any) -> AnyArray:
+    """Return values as an array, None where they are masked."""
+    array = np.asanyarray(values)
+    masked = isinstance(array, np.ma.MaskedArray)
+    return np.array(array.tolist(), dtype=object) if masked else np.asarray(array)
 
 
 def _names_of(frame: Any) -> list[Any] | None:
@@ -51,50 +54,59 @@ def _names_of(frame: Any) -> list[Any] | None:
     return None
 
 
-def table_of_metric_frame(frame: Any) -> tuple[Any, str]:
-    """Return the table of fairlearn's `MetricFrame` with a row per value of its feature, and the feature's column."""
+def table_of_metric_frame(frame: Any, *, group: str | None) -> tuple[Any, str]:
+    """Return the table of fairlearn's `MetricFrame` with a row per client, and the column that names these.
+
+    A second feature is the `group`; what no example has both of is no client.
+    """
     by_group: Any = getattr(frame, "by_group", None)
     if not hasattr(by_group, "columns"):  # of one metric that is not named it is a series
         raise ValueError(
             "frame must be a MetricFrame of fairlearn with named metrics, got another thing; make it with "
             "metrics={'error': zero_one_loss, 'n': count}"
         )
-    features = by_group.index.names
-    if len(features) != 1:
+    features = list(by_group.index.names)
+    clients = [each for each in features if each != group]
+    if len(clients) != 1:
         raise ValueError(
             "frame must have one sensitive feature, whose values are the clients, got "
-            f"{', '.join(map(str, features))}; join them into one column first"
+            f"{', '.join(map(str, features))}; join them, or name the other one with group="
         )
-    table = by_group.reset_index()
-    return table, str(table.columns[0])
+    table = by_group if group is None else by_group.dropna(how="all")
+    return table.reset_index(), str(clients[0])
 
 
-def numbers(name: str, values: AnyArray, *, remedy: str = _LEAVE_OUT) -> npt.NDArray[np.float64]:
+def numbers(name: str, values: AnyArray, *, remedy: str) -> npt.NDArray[np.float64]:
     """Return a column as floats; raises ValueError with the first row where there is no number, or none at all."""
     refuse_missing(name, values, remedy=remedy)
-    if values.dtype.kind in "iuf":
-        return values.astype(np.float64)
-    wrong = [(row, each) for row, each in enumerate(values.tolist()) if not _is_number(each)]
+    found, wrong = numbers_or_nan(values)
     if wrong:
-        row, value = wrong[0]
+        row, value = next(iter(wrong.items()))
         raise ValueError(
             f"{name} must hold numbers, got {value!r:.40} in row {row} (from 0) and no number in {len(wrong)} of "
             f"{values.size} rows; turn text into numbers, and truth values of right answers into errors"
         )
-    return values.astype(np.float64)
+    return found
+
+
+def numbers_or_nan(values: AnyArray) -> tuple[npt.NDArray[np.float64], dict[int, object]]:
+    """A column as floats, NaN where a value is missing; and by row what is no number, in whose place NaN stands too."""
+    if values.dtype.kind in "iuf":
+        return values.astype(np.float64), {}
+    cells = [None if _is_missing(each) else each for each in values.tolist()]
+    wrong = {row: each for row, each in enumerate(cells) if each is not None and not _is_number(each)}
+    return np.array([np.nan if each is None or row in wrong else float(each) for row, each in enumerate(cells)]), wrong
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
 
 
-def refuse_missing(name: str, values: AnyArray, *, remedy: str = _LEAVE_OUT) -> None:
+def refuse_missing(name: str, values: AnyArray, *, remedy: str) -> None:
     """Raise ValueError if a value of a column is missing: None, NaN, or what a package of frames writes for it."""
-    if isinstance(values, np.ma.MaskedArray):
-        missing = np.flatnonzero(np.ma.getmaskarray(values))
-    elif values.dtype.kind in "iubSU":  # what is never missing
+    if values.dtype.kind in "iubSU":  # what is never missing
         return
-    elif values.dtype.kind == "f":
+    if values.dtype.kind == "f":
         missing = np.flatnonzero(np.isnan(values))
     else:
         missing = np.array([row for row, each in enumerate(values.tolist()) if _is_missing(each)], dtype=np.int64)
@@ -122,25 +134,7 @@ def refuse_other_order(**columns: Any) -> None:
             )
 
 
-def labels(name: str, values: AnyArray) -> tuple[str, ...]:
-    """Return a column of names as text; raises ValueError if one is missing."""
-    refuse_missing(name, values, remedy="name every one")
-    return tuple(str(each) for each in _texts(values).tolist())
-
-
-def refuse_repeated_clients(frame: Any, client: str | None, *, but: Collection[object]) -> None:
-    """Raise ValueError if a column other than `but` says that rows are not one each of different clients."""
-    if client is None:
-        found = ((name, values) for name, values in _all_columns(frame) if name not in but)
-        columns = {name: values for name, values in found if values.dtype.kind not in "fc" or is_telling(name)}
-    else:
-        columns = {client: column(frame, client)}
-    texts = {name: [(each or "").strip() for each in labels_or_none(values)] for name, values in columns.items()}
-    if problem := row_problem(texts, lambda row: f"row {row} (from 0)", client=client, flag=CLIENT_FLAG):
-        raise ValueError(problem)
-
-
-def _all_columns(frame: Any) -> Iterator[tuple[str, AnyArray]]:
+def all_columns(frame: Any) -> Iterator[tuple[str, AnyArray]]:
     """Columns of a frame by name, and the labels of its rows if it is of pandas."""
     index: Any = getattr(frame, "index", None)
     for level, name in enumerate(getattr(index, "names", ())):
@@ -150,6 +144,11 @@ def _all_columns(frame: Any) -> Iterator[tuple[str, AnyArray]]:
             yield str(name), column(frame, name)
         except ValueError:  # is there twice, or has other things than values: nobody asked for it
             continue
+
+
+def has_fractions(values: AnyArray) -> bool:
+    """Whether a column holds numbers that are not whole."""
+    return values.dtype.kind == "c" or (values.dtype.kind == "f" and bool(np.any(values[np.isfinite(values)] % 1.0)))
 
 
 def labels_or_none(values: AnyArray) -> tuple[str | None, ...]:

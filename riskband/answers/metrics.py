@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 # Words of a name, glued together where they are several.
 _NO_MEANS = """
@@ -20,6 +20,9 @@ _MAY_BE_NONE = """
     smoothl1 specificity squarederror testloss tnr tpr trainingloss trainloss validationloss validloss valloss xent
 """
 _WORD = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
+_METRIC = re.compile(
+    r"(metric|measure|score|criterion)([ _-]?name)?", re.IGNORECASE
+)  # column that says what a number is
 _MOST_NAMED = 10
 _MOST_WORDS = 3  # of one term, as Keras's mean_io_u has and CamelCase may
 
@@ -52,6 +55,15 @@ def metric_problem(name: str, *, binary: bool | None, is_any: bool = False, word
     return ""
 
 
+def score_said(columns: Mapping[str, Sequence[str]]) -> str:
+    """Say which column says of all rows, as `metric` may, that they hold a score that is no mean; "" if none does."""
+    for name, values in columns.items():
+        said = set(values) if _METRIC.fullmatch(name) else ()
+        if problem := next(filter(None, (metric_problem(each, binary=True) for each in said)), ""):
+            return f"column {name!r}: {problem}"
+    return ""
+
+
 def _term_in(name: str, terms: str) -> str:
     """The first of the terms that adjacent words of a name make, whatever digits follow it; "" if none do."""
     known, words = terms.split(), [word.lower() for word in _WORD.findall(unicodedata.normalize("NFKC", name))]
@@ -63,5 +75,9 @@ def warn_of_empty(clients: Sequence[str], *, stacklevel: int) -> None:
     """Warn of clients, if there are any, that had no examples: they measured nothing, and count as missing."""
     if clients:
         rule = "client has 0 examples and counts" if len(clients) == 1 else "clients have 0 examples and count"
-        named = ", ".join([*clients[:_MOST_NAMED], *(["..."] if len(clients) > _MOST_NAMED else [])])
-        warnings.warn(f"{len(clients)} {rule} as missing: {named}", stacklevel=stacklevel + 1)
+        warnings.warn(f"{len(clients)} {rule} as missing: {first_of(clients)}", stacklevel=stacklevel + 1)
+
+
+def first_of(clients: Sequence[str]) -> str:
+    """Name clients, but of many only the first."""
+    return ", ".join([*clients[:_MOST_NAMED], *(["..."] if len(clients) > _MOST_NAMED else [])])

@@ -15,9 +15,10 @@ import numpy.typing as npt
 from scipy.special import betaincinv, xlog1py, xlogy
 
 from riskband.answers import frames
-from riskband.answers.metrics import metric_problem, warn_of_empty
+from riskband.answers.counts import binary_doubt, is_count, rounded_counts, share_problem, size_doubt
+from riskband.answers.doors import Door, TableError, Wanted, read_columns
 from riskband.answers.noise import AnswerNoise, BoundedValues, cut_values, noisy_upper_limits
-from riskband.answers.responses import Answers, Responses, WhoAnswered, check_num_missing
+from riskband.answers.responses import Answers, Responses, WhoAnswered, check_contamination, check_num_missing
 from riskband.answers.rows import answer_problem
 from riskband.checks import (
     FloatArray,
@@ -27,8 +28,6 @@ from riskband.checks import (
     check_losses,
     check_num_examples,
     clip_rounding,
-    digit_rounding,
-    float_rounding,
     set_fields,
 )
 from riskband.search import bisect
@@ -38,8 +37,6 @@ from riskband.wording.shown import to_pandas
 if TYPE_CHECKING:
     import pandas as pd
 
-BoolArray = npt.NDArray[np.bool_]
-
 ETA_GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.3, 0.4, 0.5)
 """Error levels of the local limits where not every one can be used, and among others where it can (math §2.4).
 
@@ -48,19 +45,13 @@ the data they will ever hold) cannot break the bound, and the sides of a band ca
 """
 
 _COINCIDENCE = 1e-4  # what is less likely is taken to be no coincidence
-_IMPROBABLE = 1e-6  # the same where a wrong guess would make limits too low
-_DOUBLE = float(np.finfo(np.float64).eps)
-_EXACT, _LARGEST_DOUBT = 1e-6, 0.25  # in counts: how far exact ones may be off, and how far rounding may take others
 _MANY = 20_000  # clients; for more, limits are found by ways that save time and differ by rounding
 _NEWTON_STEPS, _ABOVE = 8, 1e-12
-_FEW = 5  # clients at each end that make it odd that none lies between
-_SUMMED = 1e-6  # how far float32 may be off in a mean of the means of batches: some roundings
-_MOST = 0.9  # share of clients whose means are counts that makes the others look like slips
 
 _WITHOUT_LOSS = "leave examples without a loss out, if that does not depend on how hard they are"
 BOUNDED_LOSS = "every example's loss lies in [0, 1]"
 BINARY_LOSS = "every example's loss is 0 or 1"
-EQUAL_BY_DESIGN = "numbers of examples that are all equal are so by design, not by chance"
+EQUAL_BY_DESIGN = "the same number of examples for all clients was planned, and is no accident"
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -88,10 +79,9 @@ class ClientRisks(Answers):
         one number, with `binary=True` in steps of 1. If answers of d numbers shared a budget (several losses or models
         at once), say AnswerNoise(..., num_values=d). Values may be any numbers; do not move them into [0, 1].
     names : sequence of str, shape (num_clients,), optional
-        What the clients are called, each one differently. Of certificates only `worst_case_mean` of a band contains it,
-        to say who carries the worst case.
+        What the clients are called, each one differently. Certificates hold the names beside the losses.
     groups : sequence of str or None, shape (num_clients,), optional
-        The group of each client, for `group_bands`. Certificates of groups name the groups, others do not.
+        The group of each client, for `group_bands`. Certificates hold it, too.
     num_missing, missing, contamination, answered_by : int, str, int, str
         Who answered, see `responses`. The contamination counts wrong values and numbers of examples; a check of
         `binary=True` is then not upset by so many.
@@ -136,7 +126,7 @@ class ClientRisks(Answers):
         responses = Responses.of(checked.size, who)
         is_whole = is_count(checked, counts)
         if noise is None and binary is not False:
-            checked, is_whole = _rounded_counts(checked, counts, is_whole, is_sure=binary is not None)
+            checked, is_whole = rounded_counts(checked, counts, is_whole, is_sure=binary is not None)
         num_not_whole = int(np.sum(~is_whole))
         # Answers that contradict the inference may be the wrong ones, but a loss of other values is the safer guess.
         is_binary = (num_not_whole == 0 and noise is None) if binary is None else check_flag("binary", binary)
@@ -168,10 +158,13 @@ class ClientRisks(Answers):
         cls,
         frame: Any,
         *,
-        loss: str,
         num_examples: str | int,
+        loss: str | None = None,
+        accuracy: str | None = None,
         client: str | None = None,
         group: str | None = None,
+        percent: bool = False,
+        drop_missing: bool = False,
         binary: bool | None = None,
         noise: AnswerNoise | str | Mapping[str, object] | None = None,
         **who: Unpack[WhoAnswered],
@@ -184,14 +177,19 @@ class ClientRisks(Answers):
         ----------
         frame : data frame
             Of pandas, polars or pyarrow, a structured array, or whatever else gives a column by ``frame[name]``.
-        loss : str
-            Column with the client's mean loss in [0, 1]; any number if there is noise.
         num_examples : str or int
             Column with the numbers of examples, or one number for all clients.
+        loss, accuracy : str
+            One of them: column with the client's mean loss in [0, 1], any number if there is noise; or with its share
+            of right answers, from which the loss is 1 - accuracy.
         client, group : str, optional
             Columns with the name of the client, which no other has, and with its group, which may be missing. Without
             `client`, a column that is called hospital, site or the like must name each client once, and where none
             does, no other column of text or whole numbers may have a value twice.
+        percent : bool
+            Whether the accuracies are in percent.
+        drop_missing : bool
+            Whether rows without a loss are dropped, and count in `num_missing`; otherwise they are refused.
         binary, noise, **who :
             See `ClientRisks`.
 
@@ -203,53 +201,28 @@ class ClientRisks(Answers):
         Raises
         ------
         ValueError
-            If a column is not there, a value is missing or no number, a client may be there twice, `loss` is the name
-            of a score that is no mean (auc, f1, ...), or of what may be none (cross_entropy, dice, ...) and `binary`
-            does not say what the loss of an example is, or as for `ClientRisks`.
+            If a column is not there, a value is missing or no number, a client may be there twice, the column has the
+            name of a score that is no mean (auc, f1, ...), or of what may be none (cross_entropy, dice, ...) and
+            `binary` does not say what the loss of an example is, or as for `ClientRisks`. All that is wrong with the
+            rows is said at once.
         """
         for wrong, right in (("names", "client"), ("groups", "group")):
             if wrong in who:
                 raise TypeError(f"from_frame has no keyword {wrong!r}; name the column with {right}=")
-        if problem := metric_problem(loss, binary=binary):
-            raise ValueError(problem)
-        losses = np.array(frames.column(frame, loss))
-        frames.refuse_repeated_clients(frame, client, but=(loss, num_examples, group))
-        names = None if client is None else frames.labels(f"column {client!r}", frames.column(frame, client))
-        groups = None if group is None else frames.labels_or_none(frames.column(frame, group))
-        sizes, called = np.asarray(num_examples), f"column {loss!r}"
-        if isinstance(num_examples, str):
-            sizes = frames.numbers(f"column {num_examples!r}", frames.column(frame, num_examples))
-            empty, measured = np.flatnonzero(sizes == 0), np.flatnonzero(sizes)
-            if empty.size and sizes.size == losses.size:
-                warn_of_empty([names[row] if names else f"row {row} (from 0)" for row in empty.tolist()], stacklevel=2)
-                losses[empty] = 0  # so that what is wrong in other rows is found where it is
-                losses, sizes = frames.numbers(called, losses)[measured], sizes[measured]
-                names, groups = _chosen(names, measured), _chosen(groups, measured)
-                who = {**who, "num_missing": check_num_missing(who.get("num_missing", 0)) + empty.size}
-        losses = frames.numbers(called, losses)
-        answers = cls(losses, sizes, binary, noise=noise, names=names, groups=groups, **who)
-        if client is None and (doubt := answer_problem(answers.values, answers.num_examples, flag=frames.CLIENT_FLAG)):
-            raise ValueError(doubt)
-        return answers
+        wanted = Wanted(num_examples, loss, accuracy, client, group, percent, drop_missing, binary)
+        return risks_of_table(frame, wanted, Door(), noise=noise, **who)
 
     @classmethod
-    def from_metric_frame(
-        cls,
-        frame: Any,
-        *,
-        loss: str,
-        num_examples: str | int,
-        binary: bool | None = None,
-        **who: Unpack[WhoAnswered],
-    ) -> ClientRisks:
+    def from_metric_frame(cls, frame: Any, *, group: str | None = None, **columns: Any) -> ClientRisks:
         """Read answers from a `MetricFrame` of fairlearn, as `from_frame` does; the answers have `names`.
 
-        The frame is made with named metrics and one sensitive feature, which says the client, such as the hospital.
-        `loss` is the metric that is a mean over the client's examples of a loss in [0, 1], without sample weights;
-        `num_examples` the one that counts them, `fairlearn.metrics.count`, or one number for all clients.
+        The frame is made with named metrics and one sensitive feature, which says the client, such as the hospital; a
+        second one may say the `group` of each. `loss` or `accuracy` is the metric that is a mean over the client's
+        examples, without sample weights; `num_examples` the one that counts them, `fairlearn.metrics.count`, or one
+        number for all clients.
         """
-        table, client = frames.table_of_metric_frame(frame)
-        return cls.from_frame(table, loss=loss, num_examples=num_examples, client=client, binary=binary, **who)
+        table, client = frames.table_of_metric_frame(frame, group=group)
+        return cls.from_frame(table, client=client, group=group, **columns)
 
     @classmethod
     def from_examples(
@@ -288,7 +261,7 @@ class ClientRisks(Answers):
         """
         frames.refuse_other_order(clients=clients, losses=losses, correct=correct)
         checked, is_binary = _losses_of_examples(losses, correct, binary)
-        owners = np.asarray(clients)
+        owners = frames.as_array(clients)
         if owners.shape != checked.shape or not owners.size:
             raise ValueError(
                 f"clients must name one for each of the {checked.size} examples, and there must be some, got shape "
@@ -307,6 +280,11 @@ class ClientRisks(Answers):
         known = {"client": self.names, "group": self.groups}
         said = {name: list(values) for name, values in known.items() if values is not None}
         return to_pandas({**said, "loss": self.values, "num_examples": self.num_examples})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return keyword arguments that make these answers again, with the names and groups that they have."""
+        said = {"names": self.names, "groups": self.groups}
+        return {**super().to_dict(), **{name: list(values) for name, values in said.items() if values is not None}}
 
     @property
     def above(self) -> ClientRisks:
@@ -394,20 +372,42 @@ class ClientRisks(Answers):
         return noisy_upper_limits(values, self.num_examples, self.noise, eta=eta, binary=self.binary)
 
 
+def risks_of_table(
+    frame: Any, wanted: Wanted, door: Door, *, noise: Any = None, num_missing: int = 0, **who: Any
+) -> ClientRisks:
+    """Return the answers in a table with one row per client; raises `TableError` as `from_frame` ValueError."""
+    contamination = check_contamination(who.get("contamination", 0))
+    found = read_columns(frame, wanted, door, is_noisy=noise is not None, contamination=contamination)
+    found["num_missing"] += check_num_missing(num_missing)
+    of = ClientRisks if wanted.accuracy is None else risks_of_accuracies
+    answers = of(**found, binary=wanted.binary, noise=noise, **who)
+    if answers.names is None and (doubt := answer_problem(answers.values, answers.num_examples, flag=door.client)):
+        raise TableError([doubt])
+    return answers
+
+
+def risks_of_accuracies(
+    values: FloatArray, num_examples: npt.ArrayLike, binary: bool | None, **who: Any
+) -> ClientRisks:
+    """Return answers of losses 1 - accuracy; counts are recognised before, as 1 - accuracy has other digits."""
+    answers = ClientRisks(values, num_examples, binary, **who)
+    return ClientRisks(1.0 - answers.values, answers.num_examples, answers.binary, **who)
+
+
 def _losses_of_examples(losses: object, correct: object, binary: bool | None) -> tuple[FloatArray, bool | None]:
     """Losses of single examples, and whether they are all 0 or 1; None where that is to be inferred."""
     if (losses is None) == (correct is None):
         given = "neither" if losses is None else "both"
         raise ValueError(f"give either losses or correct, got {given}; correct says which examples were right")
     if losses is None:
-        right = np.asarray(correct)
+        right = frames.as_array(correct)
         frames.refuse_missing("correct", right, remedy=_WITHOUT_LOSS)
         if right.ndim != 1 or not (right.dtype.kind == "b" or all(each in (0, 1) for each in right.tolist())):
             raise ValueError(f"correct must be True or False for each example, got {correct!r:.80}; or give losses")
         if binary is False:
             raise ValueError("correct makes the loss binary, got binary=False; leave binary out")
         return 1.0 - right.astype(np.float64), True
-    values = np.asarray(losses)
+    values = frames.as_array(losses)
     if values.dtype.kind == "b":
         raise ValueError("losses must be numbers, got truth values; say correct=… where True is a right answer")
     checked = clip_rounding(frames.numbers("losses", values, remedy=_WITHOUT_LOSS))
@@ -562,117 +562,3 @@ def _check_steps(noise: AnswerNoise, *, num_whole: int) -> None:
             "values * num_examples are whole numbers, as with 0-1 losses and noise in steps of 1, got noise with "
             f"num_steps={noise.num_steps}; say binary=True (or num_steps=1), or give more digits of the values"
         )
-
-
-def is_count(values: FloatArray, num_examples: IntArray, rounding: npt.ArrayLike = _DOUBLE) -> BoolArray:
-    """Whether each mean loss counts wrong examples: times `num_examples` it is a whole number, but for rounding.
-
-    `rounding`, shape () or (num_clients,), is how far a value may be from what was measured. Where it leaves more than
-    one count open, values must be exact.
-    """
-    allowed = num_examples * np.asarray(rounding, dtype=np.float64)
-    allowed = np.where(allowed <= _LARGEST_DOUBT, allowed + _EXACT, _EXACT)
-    return np.asarray(_distance_to_counts(values, num_examples) <= allowed)
-
-
-def binary_doubt(values: FloatArray, num_examples: IntArray) -> str:
-    """Say what suggests that mean losses not taken for counts of wrong examples are such; "" if nothing does."""
-    if np.all(num_examples == 1):
-        return "every client has 1 example, as if num_examples were the number of batches"
-    rounding = _rounding(values)
-    if np.all(_distance_to_counts(values, num_examples) <= num_examples * rounding + _EXACT):
-        return (
-            "values * num_examples are whole numbers up to the rounding of the values, but with so few digits or "
-            "clients, or so many examples, that may be chance"
-        )
-    is_whole = is_count(values, num_examples, rounding)
-    chance = _chance(values[is_whole], num_examples[is_whole], rounding[is_whole])
-    if np.mean(is_whole) < _MOST or chance >= _IMPROBABLE:
-        return ""
-    first = int(np.argmin(is_whole))
-    return (
-        f"values * num_examples are whole numbers for {np.sum(is_whole)} of {values.size} clients, but not for "
-        f"{in_full(values[first])} of {num_examples[first]} examples"
-    )
-
-
-def share_problem(
-    values: FloatArray,
-    num_examples: IntArray,
-    *,
-    contamination: int = 0,
-    places: Sequence[str] = (),
-    word: str = "binary=False",
-) -> str:
-    """Say which shares of examples, right or wrong ones, are of no whole number of them; "" if all can be.
-
-    Up to `contamination` of them may be wrong. However a value was rounded, and in whatever float type it was summed:
-    what is named here is proved to be no share.
-    """
-    shown = np.round(values, 12)  # without what dividing a percentage by 100 adds to its digits
-    allowed = num_examples * (np.maximum(_rounding(values), digit_rounding(shown)) + _SUMMED) + _EXACT
-    wrong = np.flatnonzero(_distance_to_counts(values, num_examples) > allowed)
-    if wrong.size <= contamination:
-        return ""
-    first = int(wrong[0])
-    where, size = f"{places[first]}: " if places else "", int(num_examples[first])
-    return (
-        f"{where}{in_full(shown[first])} of {size} example{'s' if size > 1 else ''} is impossible (as in {wrong.size} "
-        f"of {values.size} clients): is num_examples the number of batches? If it is right, the metric is no share of "
-        f"these examples: give that, or say {word} if it is their mean of other numbers in [0, 1]"
-    )
-
-
-def size_doubt(values: FloatArray, num_examples: IntArray) -> str:
-    """Say what suggests that counts of wrong examples are of fewer examples, or were rounded; "" if nothing does."""
-    counts = np.rint(values * num_examples).astype(np.int64)
-    is_inside = (counts > 0) & (counts < num_examples)
-    if not np.any(is_inside):
-        num_ones = int(np.sum(counts > 0))
-        is_single = min(num_ones, values.size - num_ones) >= _FEW and np.all(num_examples > 1)
-        return "every mean is 0 or 1, as the loss of a single example is" if is_single else ""
-    counts, sizes = counts[is_inside], num_examples[is_inside]
-    step = int(np.gcd(np.gcd.reduce(counts), np.gcd.reduce(sizes)))
-    num_pairs = np.unique(counts + 1j * sizes).size if step > 1 else 0  # equal means may have one cause
-    if float(step) ** -num_pairs >= _IMPROBABLE:
-        return ""
-    cause = f"as if there were {step} times fewer examples, or the means were rounded"
-    return f"values * num_examples are multiples of {step} for every client, {cause}"
-
-
-def _rounded_counts(
-    values: FloatArray, num_examples: IntArray, is_whole: BoolArray, *, is_sure: bool
-) -> tuple[FloatArray, BoolArray]:
-    """Move values that are counts but for their float type or digits to count / num_examples; say which are counts.
-
-    Unless it is sure that they are counts, only if all are, and a mean of other losses would hardly be by chance.
-    """
-    rounding, counts = _rounding(values), np.rint(values * num_examples)
-    # What is not 0 or 1 as it was given was not rounded to it: a small mean of another loss is no count of 0.
-    is_inside = (counts > 0.0) & (counts < num_examples)
-    is_near = is_whole | (is_inside & is_count(values, num_examples, rounding))
-    is_shown = np.all(is_near) and _chance(values, num_examples, rounding) < _IMPROBABLE
-    if not (is_sure or is_shown or np.all(is_whole)):
-        return values, is_whole
-    return np.where(is_near, counts / num_examples, values), is_near
-
-
-def _rounding(values: FloatArray) -> FloatArray:
-    """How far values may be from what was measured, by their float type or their digits."""
-    half = np.zeros(values.shape)
-    if np.all(values == values.astype(np.float16)):
-        half = float(np.finfo(np.float16).eps) * np.maximum(np.abs(values), float(np.finfo(np.float16).tiny))
-    return np.maximum(np.maximum(float_rounding(values), digit_rounding(values)), half)
-
-
-def _distance_to_counts(values: FloatArray, num_examples: IntArray) -> FloatArray:
-    counts = values * num_examples
-    return np.asarray(np.abs(counts - np.rint(counts)))
-
-
-def _chance(values: FloatArray, num_examples: IntArray, rounding: FloatArray) -> float:
-    """Probability that means of other losses, anywhere between two counts, are all so near to counts."""
-    is_telling = (values > 0.0) & (values < 1.0)  # any loss may be 0 everywhere
-    pairs, place = np.unique(values[is_telling] + 1j * num_examples[is_telling], return_index=True)  # by both parts
-    shares = 2.0 * pairs.imag * rounding[is_telling][place]  # equal means may have one cause: they count once
-    return float(np.prod(np.clip(shares, 2.0 * _EXACT, 1.0)))

@@ -33,6 +33,7 @@ _ONE_ROW = (
     "one row a client is the rule: the mean over all its examples (rb.ClientRisks.from_examples makes it of single "
     "ones), or the row of the last round, of one model or of one seed"
 )
+_SOME_ID = 2.0  # 0.0 and 1.0 alone are truth values or shares
 _IMPROBABLE = 1e-6  # what is less likely is taken to be no coincidence
 _ROUNDED, _NEARLY = 1e-3, 5e-3  # a mean in a row of totals may be rounded to three digits, and examples be missing
 
@@ -80,6 +81,8 @@ def row_problem(
         if twice := _twice(values, place):
             other = f"; then say {flag}{name!r}, or name another column" if client is None else ""
             return f"column {name!r} must name every client once, got {twice}; {_ONE_ROW}{other}"
+        if alike := _twice([each.casefold() for each in values], place):
+            return f"column {name!r} must name every client in one way, got {alike}, by capitals alone two; rename one"
         if client is not None and "" in values:
             return f"column {name!r} must name every client, got no name in {place(values.index(''))}; name every one"
     if client is not None:
@@ -93,7 +96,7 @@ def row_problem(
     if is_named:
         return ""
     for name, values in labels.items():
-        is_count = _COUNT.fullmatch(_plain(name)) and all(each.isdecimal() for each in values)
+        is_count = _COUNT.fullmatch(_plain(name)) and all(map(_is_number, filter(None, values)))
         if not is_count and _differ(values) and (twice := _twice(values, place)):
             return f"column {name!r} must not have a value twice if it names clients, got {twice}; {remedy}"
     return ""
@@ -122,14 +125,14 @@ def _plain(name: str) -> str:
 
 
 def _is_label(values: Collection[str]) -> bool:
-    """Whether a column holds text or whole numbers, by which a client may be named."""
-    return not any(_is_fraction(each) for each in values)
+    """Whether a column holds text or whole numbers, by which a client may be named; pandas may have made them 7.0."""
+    written = [float(each) for each in values if _is_number(each) and not each.lstrip("+-").isdecimal()]
+    return not written or (all(map(float.is_integer, written)) and max(written) >= _SOME_ID)
 
 
-def _is_fraction(text: str) -> bool:
-    """Whether a text is a number that is not written as a whole one: 0.5, but also 1.0."""
+def _is_number(text: str) -> bool:
     try:
-        return math.isfinite(float(text)) and not text.lstrip("+-").isdecimal()
+        return math.isfinite(float(text))
     except ValueError:
         return False
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,10 @@ from riskband.bands.methods import NAMED_LEVELS, LevelMethod, default_method, le
 from riskband.certificate import as_sentence, weakest_validity
 from riskband.checks import FloatArray, check_choice, check_delta, check_eta, check_fraction, check_kind
 from riskband.wording import chosen_before
-from riskband.wording.shown import Drawn
+from riskband.wording.shown import Drawn, to_pandas
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 METHODS: Mapping[str, LevelsOf] = NAMED_LEVELS
 SIDES = ("lower", "upper", "two")
@@ -107,8 +110,26 @@ class Band(Drawn):
     @property
     def statement(self) -> str:
         """What the band says as one English sentence, without its assumptions."""
-        claim = f"the CDF of {self.subject} {_CLAIMS[self.sides]}"
-        return as_sentence(claim, delta=self.delta, validity=weakest_validity(self.assumptions))
+        return as_sentence(self.claim, delta=self.delta, validity=weakest_validity(self.assumptions))
+
+    @property
+    def claim(self) -> str:
+        """What holds but for probability delta."""
+        return f"the CDF of {self.subject} {_CLAIMS[self.sides]}"
+
+    @property
+    def steps(self) -> dict[str, FloatArray]:
+        """The risks from which on the sides have another value, and the values of those that there are."""
+        points = np.unique(np.concatenate([[0.0, 1.0], self.lower_points, self.upper_points]))
+        sides = {"lower": self.lower, "upper": self.upper}
+        return {"risk": points} | {name: side(points) for name, side in sides.items() if self.sides in (name, "two")}
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return `steps` as a data frame of pandas, with columns `risk`, `lower` and `upper`.
+
+        Raises ImportError, with what to do, if pandas is not installed.
+        """
+        return to_pandas(self.steps)
 
     @property
     def subject(self) -> str:

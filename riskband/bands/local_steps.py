@@ -27,7 +27,7 @@ from riskband.checks import FloatArray, IntArray
 
 RANDOM_SIZES = "a client's number of examples is drawn together with the client"
 KNOWN_SIZES = "which numbers of examples clients can have was known before any of them answered"
-EQUAL_SIZES = "the numbers of examples are equal by design, not by the choice of the answers that are missing or wrong"
+EQUAL_SIZES = "the same number of examples was planned for all clients, also those whose answers are missing or wrong"
 OBSERVED_SIZES = "the new client measures on as many examples as the clients here (or draws their number as they did)"
 
 LevelsOf = Callable[[int, float, str], Levels]

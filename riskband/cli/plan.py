@@ -9,7 +9,8 @@ from functools import partial
 
 import riskband as rb
 from riskband.answers.files import read_risks
-from riskband.cli.certify import figure_problems
+from riskband.cli.certify import add_columns
+from riskband.cli.request import figure_problems, wanted_of
 from riskband.worst_cases.planning import DEFAULT_POWER, MOST_CLIENTS, Option, Plan
 
 
@@ -45,13 +46,7 @@ def _pilot(options: argparse.Namespace) -> rb.ClientRisks | None:
         return None
     if options.pilot_num_examples is None:
         raise ValueError("--pilot needs --pilot-num-examples: a whole number for all clients, or the name of a column")
-    return read_risks(
-        options.pilot,
-        column=options.column,
-        num_examples=options.pilot_num_examples,
-        client=options.client,
-        is_binary=options.binary,
-    )
+    return read_risks(options.pilot, wanted_of(options, options.pilot_num_examples))
 
 
 def _summary(plan: Plan) -> str:
@@ -77,18 +72,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prior = "how the risks of clients are distributed: beta:MEAN:SD"
     source.add_argument("--prior", help=prior, metavar="beta:MEAN:SD")
     source.add_argument("--pilot", help="or a table of earlier answers, as certify reads it", metavar="FILE.csv")
-    add("--column", help="of the pilot: column with the mean losses (default: loss)", default="loss")
-    add("--client", help="of the pilot: column that names every client once", metavar="COLUMN")
-    add("--pilot-num-examples", help="of the pilot: examples behind each mean", metavar="N|COLUMN")
+    pilot = parser.add_argument_group("the pilot; of the loss also without one, which is then 0-1 by default")
+    pilot.add_argument("--pilot-num-examples", help="examples behind each mean", metavar="N|COLUMN")
+    add_columns(pilot)
     sizes = "examples of each client; several make a frontier (default: the median of the pilot)"
     add("--num-examples", help=sizes, type=int, nargs="+", metavar="N")
     add("--num-clients", help="how many clients you have", type=int, metavar="K")
     add("--power", help="probability of PASS that is wanted (default: 0.8)", type=float, default=DEFAULT_POWER)
     add("--cost", help="of a client, and of an example", type=float, nargs=2, metavar=("CLIENT", "EXAMPLE"))
     add("--delta", help="of the gate (default: 0.05)", type=float, default=0.05)
-    kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--binary", action="store_const", const=True, help="the loss is 0-1 (default, but for a pilot)")
-    kind.add_argument("--not-binary", dest="binary", action="store_const", const=False, help="it lies in [0, 1]")
     add("--seed", help="of the networks that are drawn (default: 0)", type=int, default=0)
     add("--json", help="print the plan as JSON, and nothing else", action="store_true")
     add("--plot", help="draw the frontier, or the power (.png, .svg or .pdf)", metavar="FILE.png")

@@ -10,9 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import riskband as rb
-from riskband.cli.verify import gate_again, gate_of, read_document
-from riskband.verification import band_behind, source_of
-from riskband.worst_cases.requirements import REQUIRED, Gate, Requirement
+from riskband.cli.verify import by_number, gate_again, read_document
+from riskband.worst_cases.requirements import (
+    REQUIRED,
+    Gate,
+    Requirement,
+    certificates_of,
+    numbers_behind,
+    verdicts_on,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="REQUIREMENT",
         nargs="+",
         default=[],
-        help='such as "mean<=0.2"; fixed before any answer was seen, sharing the delta of the first certificate',
+        help='such as "mean<=0.2", of numbers that the files certify; fixed before any answer was seen',
     )
     parser.add_argument(
         "--public", action="store_true", help="without the clients' losses; such a page cannot be computed again"
@@ -41,14 +47,16 @@ def run(options: argparse.Namespace) -> int:
     if out.suffix.lower() not in (".html", ".htm") or out.resolve() in sources:
         raise ValueError(f"--out must be a new page that ends in .html, got {options.out!r}")
     requirements = [Requirement.of(text) for text in options.require]
-    entries, gates = _read(options.files)
+    entries, gates, said = _read(options.files)
     certificates = {name: _checked(name, entry) for name, entry in entries.items()}
     gate = _gate(certificates, gates, requirements)
     own = {name: each for name, each in certificates.items() if not name.startswith(REQUIRED)}
     title = options.title or Path(options.files[0]).stem
     # By name: an import would make the house one floor higher (tests/house.py).
-    report_page = import_module("riskband.report.page").report_page
-    page = report_page(own or certificates, title=title, require=gate or (), public=options.public)
+    made_by = import_module("riskband.report.page")
+    limits = {(each["limit"], each["threshold"]): None for each in said.get("breakdowns", ())}
+    facts = made_by.RunFacts(names=tuple(said.get("clients", ())), limits=tuple(limits))
+    page = made_by.report_page(own or certificates, title=title, require=gate or (), facts=facts, public=options.public)
     out.write_text(page, encoding="utf-8")
     if options.json:
         said = {name: each.statement for name, each in certificates.items()}
@@ -62,19 +70,21 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _read(files: list[str]) -> tuple[dict[str, Any], list[Mapping[str, Any]]]:
-    """Certificates by name, in the order of the files, and the verdicts that the files hold."""
+def _read(files: list[str]) -> tuple[dict[str, Any], list[Mapping[str, Any]], Mapping[str, Any]]:
+    """Certificates by name, in the order of the files, the verdicts they hold, and what the first says together."""
     if len({Path(file).resolve() for file in files}) < len(files):
         raise ValueError(f"every file may be given once, got {', '.join(files)}")
     entries: dict[str, Any] = {}
-    gates = []
+    gates: list[Mapping[str, Any]] = []
+    said: Mapping[str, Any] = {}
     for file in files:
         document = read_document(file)
         for name, entry in document["certificates"].items():
             called = Path(file).stem if name == "certificate" else name
             entries[called if called not in entries else f"{called} of {file}"] = entry
         gates += [document["gate"]] if "gate" in document else []
-    return entries, gates
+        said = said or document.get("findings", {})
+    return entries, gates, said
 
 
 def _checked(name: str, entry: Any) -> rb.Certificate:
@@ -98,10 +108,15 @@ def _gate(
     if gates:
         gate = gate_again(certificates, gates[0])
         if gate is None:
-            raise ValueError("the verdicts of the file do not follow from its answers, so no page is made of them")
+            raise ValueError("the verdicts of the file do not follow from its certificates, so no page is made of them")
         return gate
-    first = next(iter(certificates.values()))
-    source = source_of(first)
-    if not (isinstance(source, rb.ClientRisks) and source.are_as_measured):
-        source = band_behind(first)
-    return gate_of(source, asked, delta=first.delta)
+    found = import_module("riskband.report.findings").findings(certificates)
+    known = by_number(certificates)
+    missing = [name for name in numbers_behind(asked) if name not in known]
+    if missing and (found.band is None or found.band.sides != "two"):
+        raise ValueError(
+            f"the files hold no certificate of {' and '.join(missing)}, and no band with both sides to read it off; "
+            "ask for it when the certificates are made: riskband certify --require"
+        )
+    read = certificates_of(found.band, missing, delta=None) if missing else {}
+    return verdicts_on(known | read, asked, delta=found.delta)

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import riskband as rb
-from riskband.answers.files import TableError
-from riskband.verification import COLLECTION_SCHEMA, Verification, band_behind, source_of
-from riskband.worst_cases.requirements import REQUIRED, Gate, Requirement, require
+from riskband.answers.doors import TableError
+from riskband.checks import check_delta
+from riskband.verification import COLLECTION_SCHEMA, Verification
+from riskband.worst_cases.requirements import REQUIRED, Gate, Requirement, verdicts_on
 
 VERIFICATION_SCHEMA = "riskband.verification/1"
 _STORED = re.compile(r'<script type="application/json" id="certificates">(.*?)</script>', re.DOTALL)  # in a report page
@@ -64,11 +65,29 @@ def _rest(file: str, document: Mapping[str, Any]) -> Iterator[tuple[str, bool | 
     if "gate" in document:
         gate = gate_again(certificates, document["gate"])
         if gate is None:
-            yield "verdicts_follow", False, "its verdicts DO NOT FOLLOW from its answers"
+            yield "verdicts_follow", False, "its verdicts DO NOT FOLLOW from its certificates"
             return
-        yield "verdicts_follow", True, f"what was required, from the same answers again:\n{gate.statement}"
+        yield "verdicts_follow", True, f"what was required, from them again:\n{gate.statement}"
+    if "findings" in document:
+        follow = _findings_follow(certificates, gate, document["findings"])
+        yield (
+            "findings_follow",
+            follow,
+            f"what it says of them all {'follows' if follow else 'DOES NOT FOLLOW'} from them",
+        )
     if _is_page(file):
         yield "text_follows", *_judged_text(file, document.get("page"), certificates, gate)
+
+
+def _findings_follow(certificates: Mapping[str, rb.Certificate], gate: Gate | None, said: Mapping[str, Any]) -> bool:
+    try:
+        limits = [(each["limit"], each["threshold"]) for each in said["breakdowns"]]
+        known = {"limits": limits, "unbounded": said["unbounded"], "names": said["clients"]}
+        again = _findings().findings(certificates, gate=gate, **known).to_dict()
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the findings of the file cannot be read ({error!r}); was it cut?") from error
+    stored, made = (_LONG_NUMBER.sub(_rounded, json.dumps(each, sort_keys=True)) for each in (said, again))
+    return stored == made
 
 
 def _judged_text(
@@ -104,7 +123,8 @@ def read_document(file: str) -> dict[str, Any]:
         text = Path(file).read_text(encoding="utf-8")
         document = stored_certificates(text) if _is_page(file) else json.loads(text)
     except (json.JSONDecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} must be JSON as riskband writes it: {error}") from error
+        remedy = f"make certificates of a table by: riskband certify {file} --out certificate.json"
+        raise ValueError(f"{file} must be JSON as riskband writes it, got {error}; {remedy}") from error
     if not (isinstance(document, dict) and document.get("schema") == COLLECTION_SCHEMA):
         document = {"certificates": {"certificate": document}}
     if not isinstance(document.get("certificates"), dict) or not document["certificates"]:
@@ -134,30 +154,29 @@ def stored_certificates(page: str) -> dict[str, Any]:
 
 
 def gate_again(certificates: Mapping[str, rb.Certificate], said: Mapping[str, Any]) -> Gate | None:
-    """Return the verdicts of a file, computed again; `None` if it has others than its answers give.
+    """Return the verdicts of a file, as they follow from its certificates; `None` if it has others.
 
-    Raises ValueError if they cannot be read, or the certificates are not of plain losses.
+    Raises ValueError if they cannot be read.
     """
-    required = (each for name, each in certificates.items() if name.startswith(REQUIRED))
-    first = next(required, None) or next(iter(certificates.values()))
-    source = source_of(first)
-    if not isinstance(source, (rb.Band, rb.ClientRisks)):
-        source = band_behind(first)
     try:
-        if isinstance(source, rb.Band) and source.delta != said["delta"]:
-            source = source.answers  # of a band for one requirement, which had a part of delta
         verdicts = {each["requirement"]: each["verdict"] for each in said["requirements"]}
-        gate = gate_of(source, list(map(Requirement.of, verdicts)), delta=said["delta"])
+        delta = check_delta(said["delta"])
     except (KeyError, TypeError) as error:
         raise ValueError(f"the verdicts of the file cannot be read ({error!r}); was it cut?") from error
-    return gate if {str(each.requirement): each.verdict for each in gate.verdicts} == verdicts else None
+    gate = verdicts_on(by_number(certificates), list(map(Requirement.of, verdicts)), delta=delta)
+    spent = sum(each.delta for each in _findings().events_of(gate.certificates))
+    is_same = {str(each.requirement): each.verdict for each in gate.verdicts} == verdicts
+    return gate if is_same and spent <= delta * (1.0 + 1e-9) else None
 
 
-def gate_of(source: object, requirements: list[Requirement], *, delta: float) -> Gate:
-    """Return the verdicts on answers or a band; raises ValueError for anything else."""
-    if not isinstance(source, (rb.Band, rb.ClientRisks)):
-        raise ValueError("requirements need the plain losses of one model, and these certificates have others")
-    return require(source, requirements, delta=delta if isinstance(source, rb.ClientRisks) else None)
+def by_number(certificates: Mapping[str, rb.Certificate]) -> dict[str, rb.Certificate]:
+    """Return certificates by the number that they bound; of two, that which verdicts are said to follow from."""
+    in_order = sorted(certificates.items(), key=lambda item: item[0].startswith(REQUIRED))
+    return {each.name: each for _, each in in_order}
+
+
+def _findings() -> Any:
+    return import_module("riskband.report.findings")  # by name, as in riskband.cli.report
 
 
 def _is_page(file: str) -> bool:

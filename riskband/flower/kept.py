@@ -7,29 +7,27 @@ forgets the rest. `KeepRisks` stands there, remembers them, and lets the same av
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import numpy as np
 
-from riskband.answers.metrics import metric_problem, warn_of_empty
+from riskband.answers.counts import share_problem
+from riskband.answers.metrics import first_of, metric_problem, warn_of_empty
 from riskband.answers.responses import ANSWERED_BY, WhoAnswered, check_contamination
-from riskband.answers.risks import ClientRisks, share_problem
+from riskband.answers.risks import ClientRisks, risks_of_accuracies
+from riskband.answers.rows import answer_problem
 from riskband.certificate import USUAL_DELTA, Certificate
 from riskband.checks import check_choice, check_installed, check_num_examples, check_number, clip_rounding
 from riskband.means import mean_bound
 
 if TYPE_CHECKING:
-    from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
-    from flwr.serverapp.strategy import Strategy
+    from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
-    Aggregation = Callable[[list[RecordDict], str], MetricRecord]
-
-S = TypeVar("S", bound="Strategy")
+S = TypeVar("S", bound=Any)
 
 _REMEDIES = {
     "accuracy": "divide percentages by 100",
@@ -37,6 +35,7 @@ _REMEDIES = {
     "loss": "scale it by an upper end that is fixed before the data, and cut it there, or give an accuracy",
 }
 _LAST = -1
+_TAKERS = ("evaluate_metrics_aggr_fn", "evaluate_metrics_aggregation_fn")
 
 
 @dataclass(frozen=True)
@@ -48,12 +47,13 @@ class KeptRound:
     number : int
         1 for the first evaluation that was kept; the round of the strategy if that evaluates in each.
     values, num_examples : tuple of float
-        The metrics, as they were sent: accuracies are accuracies.
+        The metrics; accuracies are accuracies.
     names, groups : tuple of str
-        Of each client; empty if no metric holds them.
-    num_empty : int
-        Clients that replied with 0 examples: they count as missing, and stand in none of the others.
-    asked : frozenset of int or None
+        Of each client: what a metric says, or its node id, if the strategy is watched; empty if nothing says it.
+    missing : mapping of str to str
+        Clients that measured nothing, and why: by name or node id, all of them if the strategy is watched, otherwise
+        those that replied with 0 examples. They stand in none of the others.
+    asked : frozenset of str or None
         Node ids of the clients that were asked; None if the strategy is not watched.
     problem : str
         Why no risks can be made of the round; "" if they can.
@@ -64,8 +64,8 @@ class KeptRound:
     num_examples: tuple[float, ...] = ()
     names: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
-    num_empty: int = 0
-    asked: frozenset[int] | None = None
+    missing: Mapping[str, str] = field(default_factory=dict)
+    asked: frozenset[str] | None = None
     problem: str = ""
 
     @property
@@ -77,30 +77,36 @@ class KeptRound:
 class KeepRisks:
     """An `evaluate_metrics_aggr_fn` for Flower's strategies that keeps what each client measured, in every round.
 
-    The strategy gets what it would have got without: metrics that cannot be used are a warning during the run, and an
-    error where risks are made of them.
+    It is an `evaluate_metrics_aggregation_fn` for those of `flwr.server.strategy` as well. The strategy gets what it
+    would have got without: metrics that cannot be used are a warning during the run, and an error where risks are made
+    of them.
 
     Parameters
     ----------
     accuracy, loss, error : str
         One of them: the metric that clients send, a mean over their examples. `accuracy` and `error` (rate) are shares
-        of the examples in [0, 1], not percent; `loss` is the mean of a loss that lies in [0, 1] for every example, as
+        of the examples in [0, 1]; `loss` is the mean of a loss that lies in [0, 1] for every example, as
         `binary` must say: a cross-entropy or a squared error does not, unless it is scaled and cut.
     num_examples : str
         The metric with the number of these examples, not of batches. A client with 0 counts as missing.
     binary : bool, optional
         As for `riskband.ClientRisks`: whether every example's loss is 0 or 1, or anywhere in [0, 1]. An accuracy or
         error rate that is no share of so many examples is refused, unless `False` is said.
+    percent : bool
+        Whether the accuracy is in percent.
+    drop_missing : bool
+        Whether clients that send no such metric, or NaN, count as missing; otherwise the round has no risks.
     name, group : str, optional
         Keys of a client's name and group, in its metrics, or, as only numbers fit there, in a ConfigRecord beside them.
     aggregate : callable, optional
-        The `evaluate_metrics_aggr_fn` that makes the average. By default Flower's `aggregate_metricrecords`.
+        What makes the average instead of this. By default Flower's `aggregate_metricrecords`, and of
+        `flwr.server.strategy` nothing.
 
     Raises
     ------
     ValueError
-        If none or several of `accuracy`, `loss` and `error` are given, or by its name the metric is no mean of a loss
-        (auc, f1, ...), or it may be none (loss, dice, ...) and `binary` is not said.
+        If none or several of `accuracy`, `loss` and `error` are given, or percent of another, or by its name the metric
+        is no mean of a loss (auc, f1, ...), or it may be none (loss, dice, ...) and `binary` is not said.
     """
 
     def __init__(
@@ -110,10 +116,12 @@ class KeepRisks:
         loss: str | None = None,
         error: str | None = None,
         num_examples: str = "num-examples",
+        percent: bool = False,
+        drop_missing: bool = False,
         binary: bool | None = None,
         name: str | None = None,
         group: str | None = None,
-        aggregate: Aggregation | None = None,
+        aggregate: Callable[..., Any] | None = None,
     ) -> None:
         given = {"accuracy": accuracy, "loss": loss, "error": error}
         metrics = [(kind, metric) for kind, metric in given.items() if metric is not None]
@@ -123,18 +131,28 @@ class KeepRisks:
                 'name the metric that your clients send, as in KeepRisks(accuracy="eval_acc")'
             )
         [(self._kind, self._metric)] = metrics
+        if percent and accuracy is None:
+            raise ValueError("percent=True is for accuracies; let clients divide others by 100")
         if problem := metric_problem(self._metric, binary=binary, is_any=loss is not None):
             raise ValueError(problem)
+        self._scale, self._drop_missing = 100.0 if percent else 1.0, drop_missing
         self._binary = binary
         self._num_examples, self._name, self._group = num_examples, name, group
         self._aggregate = aggregate
         self._rounds: list[KeptRound] = []
-        self._trained: set[int] = set()
-        self._watched: list[Strategy] = []
+        self._trained: set[str] = set()
+        self._watched: list[Any] = []
+        self._asked: list[Any] = []
+        self._nodes: dict[int, str] = {}  # of what a strategy hands on, by its identity
 
-    def __call__(self, records: list[RecordDict], weighting_metric_name: str) -> MetricRecord:
+    def __call__(self, records: list[Any], weighting_metric_name: str | None = None) -> Any:
         """Keep the metrics of all clients and return what the strategy would have got without."""
-        self._keep([_entries(record) for record in records])
+        is_legacy = weighting_metric_name is None  # of flwr.server.strategy: pairs of a number of examples and metrics
+        parts = [metrics for _, metrics in records] if is_legacy else records
+        found = [{self._num_examples: n, **metrics} for n, metrics in records] if is_legacy else map(_entries, records)
+        self._keep(list(found), [self._nodes.get(id(part), "") for part in parts])
+        if is_legacy:
+            return {} if self._aggregate is None else self._aggregate(records)
         return (self._aggregate or _flowers_own())(records, weighting_metric_name)
 
     def watch(self, strategy: S) -> S:
@@ -148,16 +166,19 @@ class KeepRisks:
         ValueError
             If the strategy hands its metrics to something else.
         """
-        if getattr(strategy, "evaluate_metrics_aggr_fn", self) is not self:
+        takers = [getattr(strategy, name, None) for name in _TAKERS]
+        if any(takers) and not any(taker is self for taker in takers):
             raise ValueError(
                 "watch needs a strategy whose evaluate_metrics_aggr_fn is this KeepRisks, got another; "
-                "say FedAvg(..., evaluate_metrics_aggr_fn=kept)"
+                "say FedAvg(..., evaluate_metrics_aggr_fn=kept), or evaluate_metrics_aggregation_fn in flwr.server"
             )
         if any(strategy is each for each in self._watched):
             return strategy
         self._watched.append(strategy)
-        for method, note in (("configure_train", self._note_trained), ("configure_evaluate", self._note_asked)):
-            setattr(strategy, method, _noted(getattr(strategy, method), note))
+        for method in {"configure_train", "configure_fit"} & set(dir(strategy)):
+            setattr(strategy, method, _noted(getattr(strategy, method), self._note_trained))
+        strategy.configure_evaluate = _noted(strategy.configure_evaluate, self._note_asked)
+        strategy.aggregate_evaluate = self._noting_replies(strategy.aggregate_evaluate)
         return strategy
 
     @property
@@ -191,12 +212,9 @@ class KeepRisks:
             raise ValueError(f"round {kept.number} has no risks: {problem}")
         num_missing = _num_missing(kept, who.get("num_missing"))
         who = {**who, "answered_by": answered_by, "num_missing": num_missing}
-        of = partial(ClientRisks, names=kept.names or None, groups=kept.groups or None, **who)
-        answers = of(np.array(kept.values), np.array(kept.num_examples), self._binary)
-        if self._kind != "accuracy":
-            return answers
-        # Counts are recognised in the accuracies as they were sent: 1 - accuracy has other digits.
-        return of(1.0 - answers.values, answers.num_examples, answers.binary)
+        of = risks_of_accuracies if self._kind == "accuracy" else ClientRisks
+        labels: dict[str, Any] = {"names": kept.names or None, "groups": kept.groups or None}
+        return of(np.array(kept.values), np.array(kept.num_examples), self._binary, **labels, **who)
 
     def certify(self, *, delta: float, round: int = _LAST, **who: Unpack[WhoAnswered]) -> Certificate:
         """Upper bound on the mean risk over unseen clients of the model that was evaluated last.
@@ -260,51 +278,76 @@ class KeepRisks:
         page = report_page(self.risks(**who), delta=delta, require=require, title=title, public=public)
         Path(path).write_text(page, encoding="utf-8")
 
-    def _note_trained(self, nodes: frozenset[int]) -> None:
-        self._trained |= nodes
+    def _note_trained(self, sent: list[Any]) -> None:
+        self._trained |= set(map(_node, sent))
 
-    def _note_asked(self, nodes: frozenset[int]) -> None:
-        if nodes:
-            self._rounds.append(KeptRound(len(self._rounds) + 1, asked=nodes))
+    def _note_asked(self, sent: list[Any]) -> None:
+        self._asked = sent
+        if sent:
+            self._rounds.append(KeptRound(len(self._rounds) + 1, asked=frozenset(map(_node, sent))))
 
-    def _keep(self, clients: list[dict[str, Any]]) -> None:
+    def _noting_replies(self, aggregate: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the method of a strategy that takes replies, with a note of whose they are and why others are not."""
+
+        def note_and_aggregate(server_round: int, replies: Iterable[Any], *failures: Any) -> Any:
+            replies = list(replies)
+            self._nodes, failed = _senders(self._asked, replies, *failures)
+            if self._rounds and self._rounds[-1].is_awaited:
+                asked = self._rounds[-1].asked or frozenset()
+                silent = sorted(asked.difference(self._nodes.values()))
+                missing = {node: failed.get(node, "no reply") for node in silent}
+                self._rounds[-1] = replace(self._rounds[-1], missing=missing)
+                if missing:
+                    rule = f"{len(missing)} of {len(asked)} clients that were asked count as missing"
+                    named = first_of([f"{node} ({why})" for node, why in missing.items()])
+                    warnings.warn(f"{rule}: {named}", stacklevel=2)
+            try:
+                return aggregate(server_round, replies, *failures)
+            finally:
+                self._nodes = {}  # another object may have the identity of one that is gone
+
+        return note_and_aggregate
+
+    def _keep(self, clients: list[dict[str, Any]], nodes: list[str]) -> None:
         if not (self._rounds and self._rounds[-1].is_awaited):  # nobody noted that clients are being asked
             self._rounds.append(KeptRound(len(self._rounds) + 1))
         current = self._rounds[-1]
         try:
-            kept = self._filled(current, clients)
+            kept = self._filled(current, clients, nodes)
             problem = self._share_problem(kept)
         except ValueError as error:
             problem = str(error)
             kept = replace(current, problem=problem)
         if problem:
             warnings.warn(f"riskband can make no risks of this evaluation: {problem}", stacklevel=3)
-        if kept.asked is not None and len(clients) < len(kept.asked):
-            missing = f"{len(kept.asked) - len(clients)} of {len(kept.asked)}"
-            warnings.warn(f"{missing} clients that were asked did not reply; they count as missing", stacklevel=3)
         self._rounds[-1] = kept
 
-    def _filled(self, current: KeptRound, clients: list[dict[str, Any]]) -> KeptRound:
-        names = _texts(clients, self._name)
+    def _filled(self, current: KeptRound, clients: list[dict[str, Any]], nodes: list[str]) -> KeptRound:
+        names = _texts(clients, self._name) or (tuple(nodes) if all(nodes) else ())
         if len(set(names)) < len(names):
             raise ValueError(f"every client may answer once, got {max(names, key=names.count)!r} more than once")
         if current.asked is not None and len(clients) > len(current.asked):
             raise ValueError(f"at most {len(current.asked)} clients were asked, got {len(clients)} replies")
         sizes = [_number(client, self._num_examples) for client in clients]
         called = names or [f"number {k + 1}" for k in range(len(clients))]
-        empty = [name for name, size in zip(called, sizes, strict=True) if size == 0.0]
-        clients = [client for client, size in zip(clients, sizes, strict=True) if size != 0.0]
-        if not clients:
-            raise ValueError(f"some client must have examples, got 0 from all {len(empty)}; ask others")
-        warn_of_empty(empty, stacklevel=4)
-        counts = check_num_examples([size for size in sizes if size != 0.0], num_clients=len(clients))
+        silent = {k: f"no {self._metric!r}" for k, client in enumerate(clients) if self._is_silent(client)}
+        empty = {k: "0 examples" for k, size in enumerate(sizes) if size == 0.0}
+        missing = {called[k]: why for k, why in (silent | empty).items()}
+        measured = [k for k, name in enumerate(called) if name not in missing]
+        if not measured:
+            raise ValueError(f"some client must have examples, got 0 or nothing from all {len(clients)}; ask others")
+        warn_of_empty([called[k] for k in empty], stacklevel=4)
+        counts = check_num_examples([sizes[k] for k in measured], num_clients=len(measured))
+        values = [self._value(clients[k]) for k in measured]
+        if not names and (doubt := answer_problem(np.array(values), counts, flag="name=")):
+            raise ValueError(doubt)
         return replace(
             current,
-            values=tuple(self._value(client) for client in clients),
+            values=tuple(values),
             num_examples=tuple(counts.tolist()),
-            names=_texts(clients, self._name),
-            groups=_texts(clients, self._group),
-            num_empty=len(empty),
+            names=tuple(names[k] for k in measured) if names else (),
+            groups=_texts([clients[k] for k in measured], self._group),
+            missing={**current.missing, **missing},
         )
 
     def _share_problem(self, kept: KeptRound, contamination: int = 0) -> str:
@@ -312,10 +355,18 @@ class KeepRisks:
             return ""
         return share_problem(np.array(kept.values), np.array(kept.num_examples), contamination=contamination)
 
+    def _is_silent(self, client: Mapping[str, Any]) -> bool:
+        value = client.get(self._metric, np.nan)
+        return self._drop_missing and isinstance(value, float) and bool(np.isnan(value))
+
     def _value(self, client: Mapping[str, Any]) -> float:
-        value = float(clip_rounding(np.array(_number(client, self._metric))))
+        value = float(clip_rounding(np.array(_number(client, self._metric) / self._scale)))
         if not 0.0 <= value <= 1.0:
-            remedy = "let such a client raise, and count as missing" if np.isnan(value) else _REMEDIES[self._kind]
+            remedy = (
+                "say drop_missing=True, or let such a client raise: it counts as missing"
+                if np.isnan(value)
+                else _REMEDIES[self._kind]
+            )
             raise ValueError(f"{self._kind} {self._metric!r} must lie in [0, 1], got {value:g}; {remedy}")
         return value
 
@@ -346,22 +397,47 @@ def _entries(record: RecordDict) -> dict[str, Any]:
     return {key: value for part in parts for key, value in part.items()}
 
 
-def _flowers_own() -> Aggregation:
+def _flowers_own() -> Callable[..., Any]:
     check_installed("flwr", extra="flower")
     from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
     return aggregate_metricrecords
 
 
-def _noted(configure: Callable[..., Any], note: Callable[[frozenset[int]], None]) -> Callable[..., list[Message]]:
-    """Return the method of a strategy that makes messages, with a note of the nodes they go to."""
+def _noted(configure: Callable[..., Any], note: Callable[[list[Any]], None]) -> Callable[..., list[Any]]:
+    """Return the method of a strategy that makes messages, with a note of them."""
 
-    def configure_and_note(*args: Any, **kwargs: Any) -> list[Message]:
+    def configure_and_note(*args: Any, **kwargs: Any) -> list[Any]:
         messages = list(configure(*args, **kwargs))
-        note(frozenset(message.metadata.dst_node_id for message in messages))
+        note(messages)
         return messages
 
     return configure_and_note
+
+
+def _node(sent: Any) -> str:
+    """Where a message goes to, which in flwr.server is a pair with the client."""
+    return str(sent[0].cid if isinstance(sent, tuple) else sent.metadata.dst_node_id)
+
+
+def _senders(
+    asked: list[Any], replies: list[Any], failures: Iterable[Any] = ()
+) -> tuple[dict[int, str], dict[str, str]]:
+    """Whose the content is that is handed on, by its identity, and by node why there is none."""
+    pairs = [each for each in replies if isinstance(each, tuple)]
+    nodes = {id(result.metrics): str(client.cid) for client, result in pairs}
+    failed = {str(each[0].cid): each[1].status.message for each in failures if isinstance(each, tuple)}
+    if pairs or failed:
+        return nodes, failed
+    # An error of a node that is gone comes from the SuperLink.
+    of_message = {each.metadata.message_id: _node(each) for each in asked if not isinstance(each, tuple)}
+    for reply in replies:
+        node = of_message.get(reply.metadata.reply_to_message_id, str(reply.metadata.src_node_id))
+        if reply.has_error():
+            failed[node] = reply.error.reason or f"error {reply.error.code}"
+        else:
+            nodes[id(reply.content)] = node
+    return nodes, failed
 
 
 def _found(client: Mapping[str, Any], key: str) -> Any:
@@ -380,14 +456,14 @@ def _texts(clients: list[dict[str, Any]], key: str | None) -> tuple[str, ...]:
 
 def _num_missing(kept: KeptRound, said: int | None) -> int:
     """How many measured nothing: as counted, else as said, or none with a warning, and those without examples."""
-    counted = None if kept.asked is None else len(kept.asked) - len(kept.values)
-    if counted is None:
+    if kept.asked is None:
         if said is None:
             remedy = "call kept.watch(strategy) before it starts, or say num_missing=0"
             warnings.warn(
                 f"how many clients were asked is not known, all are taken to have replied; {remedy}", stacklevel=3
             )
-        return (said or 0) + kept.num_empty
+        return (said or 0) + len(kept.missing)
+    counted = len(kept.asked) - len(kept.values)
     if said not in (None, counted):
         raise ValueError(f"num_missing must be what was counted, {counted}, got {said!r}; leave it out")
     return counted

@@ -25,6 +25,7 @@ from riskband.betting import (
     betting_assumptions,
     betting_upper_bound,
     client_orders,
+    come_sorted,
     constant_stakes_upper_mean,
 )
 from riskband.checks import FloatArray, IntArray
@@ -65,6 +66,11 @@ class DirectBounds(NamedTuple):
     upper: float | None
     method: str = "betting"
     assumptions: tuple[str, ...] = ()
+
+
+def has_no_order(risks: ClientRisks) -> bool:
+    """Return whether bets can rely on no order of these clients: they have no names, and come sorted by risk."""
+    return risks.names is None and come_sorted(risks.values)
 
 
 def played_orders(risks: ClientRisks, *, num_played: int, most: int) -> IntArray | None:

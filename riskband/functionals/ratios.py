@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betainc, gammaln, xlogy
 
-from riskband.answers.risks import BoolArray, ClientRisks
+from riskband.answers.counts import BoolArray
+from riskband.answers.risks import ClientRisks
 from riskband.betting import LARGEST_SHARE_OF_TAILS, before, log_average_excess, looks_at_the_past
 from riskband.checks import FloatArray, IntArray
 from riskband.duals import late_excesses

@@ -9,7 +9,7 @@ over the whole box: sharp given the intervals, but for the largest variance and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -64,108 +64,111 @@ def group_intervals(bands: GroupBands, functional: Given) -> dict[str, Interval]
     return found
 
 
-def group_gap(bands: GroupBands, first: str, second: str, functional: Given, *, squared: bool = False) -> Interval:
-    """|T(F_g) - T(F_g')|, if `squared` its square, of groups `first`, `second` of `bands`, T a `functional`."""
-    check_group_bands(bands)
-    if bands[first] is bands[second]:
+class _Box(NamedTuple):
+    """The intervals of a functional in all groups: the true numbers lie in this box."""
+
+    bands: GroupBands
+    lower: FloatArray
+    upper: FloatArray
+
+    @classmethod
+    def of(cls, bands: GroupBands, functional: Given) -> _Box:
+        ends = np.array(list(group_intervals(bands, functional).values()), dtype=np.float64)
+        return cls(bands, ends[:, 0], ends[:, 1])
+
+    def parts(self, weights: Weights) -> FloatArray:
+        """Weights of the groups, equal by default."""
+        names = self.bands.names
+        if weights is None:
+            return np.full(len(names), 1.0 / len(names))
+        return np.array(list(check_per_group("weights", weights, names, is_total=True).values()))
+
+    def require_pairs(self) -> None:
+        if len(self.lower) < 2:
+            raise ValueError(
+                f"a gap needs at least 2 groups, got {', '.join(self.bands.names)} alone; name another group"
+            )
+
+
+def _group_gap(box: _Box, *, first: str, second: str, squared: bool = False) -> Ends:
+    if box.bands[first] is box.bands[second]:
         raise ValueError(f"a gap needs two different groups, got {first!r} twice")
-    lower, upper = _ends(bands, functional)
-    pair = [bands.names.index(first), bands.names.index(second)]
-    least, most = gap_ends(lower[pair], upper[pair])
-    return Interval(least**2, most**2) if check_flag("squared", squared) else Interval(least, most)
+    pair = [box.bands.names.index(first), box.bands.names.index(second)]
+    least, most = gap_ends(box.lower[pair], box.upper[pair])
+    return (least**2, most**2) if check_flag("squared", squared) else (least, most)
 
 
-def largest_gap(bands: GroupBands, functional: Given) -> Interval:
-    """Bounds on the largest |T(F_g) - T(F_g')| over all pairs of groups of `bands`, T a `functional`. [DC] §5.1.1."""
-    _require_pairs(bands)
-    return Interval(*largest_gap_ends(*_ends(bands, functional)))
+def _largest_gap(box: _Box) -> Ends:  # [DC] §5.1.1
+    box.require_pairs()
+    return largest_gap_ends(box.lower, box.upper)
 
 
-def quadratic_gaps(bands: GroupBands, functional: Given) -> Interval:
-    """Bounds on the mean of (T(F_g) - T(F_g'))² over all pairs of different groups of `bands`, T a `functional`."""
-    _require_pairs(bands)  # the square for one pair is [DC] §3.2, the mean over pairs is ours
-    factor = 2.0 * len(bands.names) / (len(bands.names) - 1.0)
-    least, most = group_variance(bands, functional)
-    return Interval(factor * least, factor * most)
+def _quadratic_gaps(box: _Box) -> Ends:  # the square for one pair is [DC] §3.2, the mean over pairs is ours
+    box.require_pairs()
+    factor = 2.0 * len(box.lower) / (len(box.lower) - 1.0)
+    least, most = _group_variance(box)
+    return factor * least, factor * most
 
 
-def group_variance(bands: GroupBands, functional: Given, *, weights: Weights = None) -> Interval:
-    """Bounds on the variance of T(F_g) over groups g of `bands` with `weights`, T a `functional`. [DC] §3.2."""
-    lower, upper = _ends(bands, functional)
-    return Interval(*variance_ends(lower, upper, _weights(bands, weights)))
+def _group_variance(box: _Box, *, weights: Weights = None) -> Ends:  # [DC] §3.2
+    return variance_ends(box.lower, box.upper, box.parts(weights))
 
 
-def worst_group(bands: GroupBands, functional: Given) -> Interval:
-    """Bounds on the largest T(F_g) over all groups g of `bands`, T a `functional`."""
-    return Interval(*maximum_ends(*_ends(bands, functional)))
+def _worst_group(box: _Box) -> Ends:
+    return maximum_ends(box.lower, box.upper)
 
 
-def weighted_group_mean(bands: GroupBands, functional: Given, *, weights: Weights = None) -> Interval:
-    """Bounds on the mean of T(F_g) over groups g of `bands` with `weights`, T a `functional`. [DC] §5.1.1."""
-    lower, upper = _ends(bands, functional)
-    return Interval(*mean_ends(lower, upper, _weights(bands, weights)))
+def _weighted_group_mean(box: _Box, *, weights: Weights = None) -> Ends:  # [DC] §5.1.1
+    return mean_ends(box.lower, box.upper, box.parts(weights))
 
 
-def group_transform_mean(
-    bands: GroupBands, functional: Given, transform: Transform | Sequence[float], *, weights: Weights = None
-) -> Interval:
-    """Bounds on E_g ξ(T(F_g)), [DC]'s uncertainty of a risk measure over groups, for a ξ of bounded variation.
-
-    Parameters
-    ----------
-    bands, functional, weights :
-        As for `group_certificate`; T has values in [0, 1].
-    transform : Transform or sequence of float
-        ξ on [0, 1]: `absolute_transform`, `smooth_transform`, ..., or coefficients of a polynomial, from the constant
-        on.
-
-    Returns
-    -------
-    Interval
-        Sharp, given the intervals of the groups. Source: [DC] §3.2.
-    """
-    lower, upper = _ends(bands, functional)
-    if np.any(lower < 0.0) or np.any(upper > 1.0):
+def _group_transform_mean(box: _Box, *, transform: Transform | Sequence[float], weights: Weights = None) -> Ends:
+    """E_g ξ(T(F_g)), [DC]'s uncertainty of a risk measure over groups, for a ξ on [0, 1] of bounded variation."""
+    if np.any(box.lower < 0.0) or np.any(box.upper > 1.0):
         raise ValueError(
-            f"a transform needs a functional with values in [0, 1], got up to {np.max(upper):g}; take for example gini"
+            f"a transform needs a functional with values in [0, 1], got up to {np.max(box.upper):g}; take for example "
+            "gini"
         )
-    least, most = resolve_transform(transform).extremes(lower, upper)
-    parts = _weights(bands, weights)
-    return Interval(float(parts @ least), float(parts @ most))
+    least, most = resolve_transform(transform).extremes(box.lower, box.upper)
+    return mean_ends(least, most, box.parts(weights))
 
 
-def cvar_fairness(bands: GroupBands, functional: Given = "mean", *, level: float, weights: Weights = None) -> Interval:
-    """Bounds on CVaR_g T(F_g) - E_g T(F_g): how much worse the worst-off groups fare than the average group.
+def _cvar_fairness(box: _Box, *, level: float, weights: Weights = None) -> Ends:
+    """[DC] §3.2, D_CV,α with α = `level` in its explicit (Rockafellar-Uryasev) form.
 
-    Parameters
-    ----------
-    bands, functional, weights :
-        As for `group_certificate`.
-    level : float
-        In [0, 1): the worst `1 - level` of the groups, by weight. 0 gives 0.
-
-    Returns
-    -------
-    Interval
-        Numbers >= 0. Source: [DC] §3.2, D_CV,α with α = `level` in its explicit (Rockafellar-Uryasev) form; the
-        conditional mean "given Z > α" of the text there is a misprint.
+    The conditional mean "given Z > α" of the text there is a misprint.
     """
     level = check_tail_level(level)
-    lower, upper = _ends(bands, functional)
-    return Interval(*cvar_deviation_ends(lower, upper, _weights(bands, weights), level=level))
+    return cvar_deviation_ends(box.lower, box.upper, box.parts(weights), level=level)
 
 
-COMPARISONS: Mapping[str, tuple[Callable[..., Interval], str]] = {
-    "group_gap": (group_gap, "the {squared}difference between the groups {first!r} and {second!r} in"),
-    "largest_gap": (largest_gap, "the largest difference between two of {groups} in"),
-    "quadratic_gaps": (quadratic_gaps, "the mean squared difference between two of {groups} in"),
-    "group_variance": (group_variance, "the {weighted}variance over {groups} of"),
-    "worst_group": (worst_group, "in the worst of {groups}"),
-    "weighted_group_mean": (weighted_group_mean, "the {weighted}mean over {groups} of"),
-    "group_transform_mean": (group_transform_mean, "the {weighted}mean over {groups} of the polynomial {transform} of"),
-    "cvar_fairness": (cvar_fairness, "the {weighted}CVaR deviation (level {level}) over {groups} of"),
+COMPARISONS: Mapping[str, tuple[Callable[..., Ends], str]] = {
+    "group_gap": (_group_gap, "the {squared}difference between the groups {first!r} and {second!r} in"),
+    "largest_gap": (_largest_gap, "the largest difference between two of {groups} in"),
+    "quadratic_gaps": (_quadratic_gaps, "the mean squared difference between two of {groups} in"),
+    "group_variance": (_group_variance, "the {weighted}variance over {groups} of"),
+    "worst_group": (_worst_group, "in the worst of {groups}"),
+    "weighted_group_mean": (_weighted_group_mean, "the {weighted}mean over {groups} of"),
+    "group_transform_mean": (
+        _group_transform_mean,
+        "the {weighted}mean over {groups} of the polynomial {transform} of",
+    ),
+    "cvar_fairness": (_cvar_fairness, "the {weighted}CVaR deviation (level {level}) over {groups} of"),
 }
-"""By name, the interval, and how the sentence of its certificate begins."""
+"""By name, both ends over a box, and how the sentence of its certificate begins."""
+
+
+def compared(bands: GroupBands, comparison: str, functional: Given, **options: Any) -> Interval:
+    """Both ends of a comparison, for any functional and transform; `group_certificate` says them in words."""
+    return _compared(_Box.of(bands, functional), check_choice("comparison", comparison, COMPARISONS), options)
+
+
+def _compared(box: _Box, comparison: str, options: Mapping[str, Any]) -> Interval:
+    ends, _ = COMPARISONS[comparison]
+    try:
+        return Interval(*ends(box, **options))
+    except TypeError as error:
+        raise ValueError(f"options of {comparison} do not fit: {error}; see its documentation") from error
 
 
 def group_certificate(bands: GroupBands, comparison: str, functional: Given, **options: Any) -> Certificate:
@@ -201,7 +204,7 @@ def group_certificate(bands: GroupBands, comparison: str, functional: Given, **o
         As for `group_intervals`, if an option does not fit, or if the functional has no name.
     """
     comparison = check_choice("comparison", comparison, COMPARISONS)
-    interval, sentence = COMPARISONS[comparison]
+    _, sentence = COMPARISONS[comparison]
     chosen, transform = resolve(functional), options.get("transform")
     if not chosen.name:  # `verify` could not find it again, nor a transform
         raise ValueError(
@@ -212,10 +215,8 @@ def group_certificate(bands: GroupBands, comparison: str, functional: Given, **o
         raise ValueError(
             f"a certificate needs the transform as coefficients of a polynomial, got {transform.name!r}; use those"
         )
-    try:
-        lower, upper = interval(bands, functional=functional, **options)
-    except TypeError as error:
-        raise ValueError(f"options of {comparison} do not fit: {error}; see its documentation") from error
+    box = _Box.of(bands, chosen)
+    lower, upper = _compared(box, comparison, options)
     plain = {name: _plain(option) for name, option in options.items()}
     # The name as it was given: verification compares the same text.
     named = {"comparison": comparison, "functional": functional if isinstance(functional, str) else chosen.name}
@@ -226,7 +227,7 @@ def group_certificate(bands: GroupBands, comparison: str, functional: Given, **o
         delta=bands.delta,
         method=f"Bonferroni over {len(bands.names)} groups, {next(iter(bands.bands.values())).method} bands",
         assumptions=bands.assumptions,
-        details=_details(bands, chosen),
+        details=_details(box, chosen),
         recipe=recipe("group_certificate", named | plain, bands),
     )
 
@@ -241,12 +242,12 @@ def _words(bands: GroupBands, options: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _details(bands: GroupBands, functional: Functional) -> dict[str, FloatArray]:
-    lower, upper = _ends(bands, functional)
+def _details(box: _Box, functional: Functional) -> dict[str, FloatArray]:
+    bands = box.bands
     distributions = [RiskDistribution.of_values(source.risks.shown_values) for source in bands.bands.values()]
     return {
-        "group_lower": lower,
-        "group_upper": upper,
+        "group_lower": box.lower,
+        "group_upper": box.upper,
         "group_measured": np.array([functional.value(distribution) for distribution in distributions]),
         "group_num_clients": np.array(list(bands.num_clients.values()), dtype=np.float64),
         "group_delta": np.array(list(bands.deltas.values())),
@@ -260,23 +261,6 @@ def _plain(option: Any) -> Any:
     if option is None or isinstance(option, (str, bool, np.bool_)):
         return bool(option) if isinstance(option, np.bool_) else option
     return np.asarray(option, dtype=np.float64).tolist()
-
-
-def _ends(bands: GroupBands, functional: Given) -> tuple[FloatArray, FloatArray]:
-    ends = np.array(list(group_intervals(bands, functional).values()), dtype=np.float64)
-    return ends[:, 0], ends[:, 1]
-
-
-def _require_pairs(bands: GroupBands) -> None:
-    check_group_bands(bands)
-    if len(bands.names) < 2:
-        raise ValueError(f"a gap needs at least 2 groups, got {', '.join(bands.names)} alone; name another group")
-
-
-def _weights(bands: GroupBands, weights: Weights) -> FloatArray:
-    if weights is None:
-        return np.full(len(bands.names), 1.0 / len(bands.names))
-    return np.array(list(check_per_group("weights", weights, bands.names, is_total=True).values()))
 
 
 def gap_ends(lower: FloatArray, upper: FloatArray) -> Ends:

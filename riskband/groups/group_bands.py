@@ -10,7 +10,7 @@ import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,13 @@ from riskband.answers import frames
 from riskband.answers.responses import INDEPENDENT_ASKED, INDEPENDENT_CLIENTS
 from riskband.answers.risks import ClientRisks, check_risks, default_eta
 from riskband.bands.band import Band, band
+from riskband.certificate import as_sentence, weakest_validity
 from riskband.checks import IntArray, as_spelled, check_delta, check_kind, check_numbers, spelled
 from riskband.wording import chosen_before
-from riskband.wording.shown import Shown
+from riskband.wording.shown import Drawn, to_pandas
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Groups = Sequence[str | None] | npt.NDArray[Any] | Mapping[str, npt.ArrayLike]
 
@@ -34,7 +38,7 @@ EQUAL_SIZES_IN_GROUP = "a group whose clients all have the same number of exampl
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GroupBands(Shown):
+class GroupBands(Drawn):
     """One band for each group of clients; all hold at once with probability 1 - delta. Made by `group_bands`.
 
     Attributes
@@ -79,12 +83,26 @@ class GroupBands(Shown):
         return next(iter(self.bands.values())).subject
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[str, ...]:  # type: ignore[override]  # of others it is a field
         """What must be true for the probability to be right."""
         of_bands = dict.fromkeys(line for source in self.bands.values() for line in source.assumptions)
         by_chance = not self.risks.has_equal_sizes and any(s.risks.has_equal_sizes for s in self.bands.values())
         extra = (EQUAL_SIZES_IN_GROUP,) if by_chance else ()
         return (FIXED_GROUPS, *map(_within_groups, of_bands), *extra, *chosen_before(shares_of_delta=self._shares()))
+
+    @property
+    def statement(self) -> str:
+        """What the bands say as one English sentence, without their assumptions."""
+        claim = next(iter(self.bands.values())).claim
+        return as_sentence(
+            f"in every group at once, {claim}", delta=self.delta, validity=weakest_validity(self.assumptions)
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return `Band.to_frame` of every group below each other, as a data frame with a column `group` in front."""
+        tables = {name: source.steps for name, source in self.bands.items()}
+        columns = {key: np.concatenate([each[key] for each in tables.values()]) for key in next(iter(tables.values()))}
+        return to_pandas({"group": np.repeat(list(tables), [each["risk"].size for each in tables.values()]), **columns})
 
     def provenance(self) -> dict[str, Any]:
         """Return what a certificate stores of the bands that it was read off; see `riskband.certificate.Source`."""

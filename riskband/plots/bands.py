@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from riskband.groups.group_bands import GroupBands
+
 BOUNDS, ANSWERS, UNSEEN, TARGET = "#3b6ea5", "#444444", "#d1701f", "#2e8b57"
 MEASURED_POINT: Mapping[str, Any] = {"color": "black", "marker": "|", "ms": 13, "mew": 1.8, "ls": ""}
 UNSEEN_POINT: Mapping[str, Any] = {"color": UNSEEN, "marker": "o", "mec": "white", "ms": 8, "ls": ""}
@@ -97,6 +99,22 @@ def draw_band(
         label = f"true risks of {target.size} clients of the target network (simulated)"
         _draw_cdf(axes, target, color=TARGET, lw=2.0, label=label)
     axes.set_title(**titled("label", title, band.assumptions))
+    label_cdf(axes, right)
+
+
+def draw_group_bands(axes: Axes, bands: GroupBands) -> None:
+    """Draw the band of each group in a colour of its own, without the legend."""
+    seen = [points for each in bands.bands.values() for points in (each.risks.shown_values, each.lower_points)]
+    right = end_of_axis(*(float(np.max(points, initial=0.0)) for points in seen))
+    for number, (name, band) in enumerate(bands.bands.items()):
+        steps, color = band.steps, f"C{number % 10}"
+        sides = [steps[side] for side in ("lower", "upper") if side in steps]
+        for side in sides:
+            axes.step(steps["risk"], side, where="post", color=color, lw=1.2)
+        label = f"{name}: {band.risks.num_clients} clients"
+        axes.fill_between(steps["risk"], sides[0], sides[-1], step="post", color=color, alpha=0.2, label=label)
+    sure = how_sure(weakest_validity(bands.assumptions), bands.delta)
+    axes.set_title(**titled("label", f"all groups at once, {sure}", bands.assumptions))
     label_cdf(axes, right)
 
 

@@ -18,6 +18,7 @@ from riskband.plots.bands import (
     WORST,
     blank_figure,
     draw_band,
+    draw_group_bands,
     draw_legend_below,
     draw_transport_mean,
     draw_transport_shares,
@@ -37,20 +38,24 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from riskband.groups.group_bands import GroupBands
+
 _TITLE_WIDTH = 75  # characters
 _ROUND_COUNTS = (5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 4_000)  # clients on an axis
 
 
-def plot(thing: Band | Certificate | Plan, ax: Axes | None = None) -> Axes:
-    """Draw a band, a certificate or a plan on axes, or on those of a new figure; see `Band.plot`."""
+def plot(thing: Band | GroupBands | Certificate | Plan, ax: Axes | None = None) -> Axes:
+    """Draw a band, those of groups, a certificate or a plan on axes, or on those of a new figure; see `Band.plot`."""
     is_number = isinstance(thing, Certificate) and not thing.axes
     axes = blank_figure(8.0, 2.4 if is_number else 5.0).add_subplot() if ax is None else ax
     if isinstance(thing, Band):
         draw_band(axes, thing)
     elif isinstance(thing, Plan):
         _draw_plan(axes, thing)
-    else:
+    elif isinstance(thing, Certificate):
         _draw_certificate(axes, thing)
+    else:
+        draw_group_bands(axes, thing)
     if ax is None:
         draw_legend_below(_figure_of(axes))
     else:
@@ -58,7 +63,7 @@ def plot(thing: Band | Certificate | Plan, ax: Axes | None = None) -> Axes:
     return axes
 
 
-def inline_svg(thing: Band | Certificate | Plan) -> str:
+def inline_svg(thing: Band | GroupBands | Certificate | Plan) -> str:
     """Return the figure as an element of a page."""
     buffer = BytesIO()
     write_figure(_figure_of(plot(thing)), buffer, ending=".svg")

@@ -75,10 +75,11 @@ PAGE = r"""<!doctype html>
 <div><p class="word">{{ view.light.word }}</p><p>{{ view.light.reason }}</p></div>
 </div>
 <p class="sentence">{{ view.sentence }} {{ label(view.label) }}</p>
+<p class="note">{{ view.together }}</p>
 <p>A <i>risk</i> is the mean loss of the model on one client, from 0 (no error) to 1.{% if view.has_measured %} A <i>measured risk</i> is that mean over a client’s own test examples; its true risk may be higher or lower.{% endif %}</p>
 {% if view.gate %}
 <table>
-<caption>What was required.{% if view.light.word != 'ESTIMATE ONLY' %} With probability at least {{ '%.15g'|format(1 - view.gate.delta) }} no verdict is a wrong PASS or a wrong FAIL.{% endif %}</caption>
+<caption>What was required.{% if view.light.word != 'ESTIMATE ONLY' %} With probability at least {{ view.sure }} no verdict is a wrong PASS or a wrong FAIL.{% endif %}</caption>
 <thead><tr><th scope="col">Requirement</th><th scope="col">Verdict</th><th scope="col">Why</th></tr></thead>
 <tbody>
 {% for each in view.gate.verdicts %}
@@ -157,7 +158,7 @@ PAGE = r"""<!doctype html>
 {% else %}
 <p>{{ 'Where the required limits break is not shown here.' if view.gate else 'No limit was set, so there is no budget at which one is exceeded.' }} Read off the table what you could bear.</p>
 {% endfor %}
-<p class="note">{{ shift.together }}</p>
+{% if shift.together %}<p class="note">{{ shift.together }}</p>{% endif %}
 {% else %}
 <p>Nothing here is certified of clients that differ from those measured: the bounds hold for clients like these.</p>
 {% endif %}
@@ -167,7 +168,6 @@ PAGE = r"""<!doctype html>
 <h2 id="h4">4. Who suffers</h2>
 {% if view.rows %}
 {{ numbers(view.rows, 'The middle and the worst-off, among clients like those measured.') }}
-<p class="note">What is not said to stand by itself is read off the band of section 3, and holds together with it.</p>
 {% endif %}
 {% if view.groups %}
 <table>
@@ -179,10 +179,9 @@ PAGE = r"""<!doctype html>
 {% endfor %}
 </tbody>
 </table>
-<p class="note">{{ view.groups_together }}</p>
 {% endif %}
 {% if view.others %}
-{{ numbers(view.others, 'Other numbers of this evaluation. Section 7 says which hold together.') }}
+{{ numbers(view.others, 'Other numbers of this evaluation.') }}
 {% endif %}
 {% for figure in view.charts %}
 {{ chart(figure, 'chart-' ~ loop.index) }}
@@ -231,7 +230,7 @@ PAGE = r"""<!doctype html>
 <p>The certificates are too large for this page. To compute them again: <code>riskband verify FILE.json</code> for each file it was made of.</p>
 {% endif %}
 {% if view.made_here and not view.is_public %}
-<p>Made for this page from the same answers{{ ', and left out of what it holds: <code>verify</code> makes them again and compares the text'|safe if holds == 'packed' }}: {{ view.made_here|join('; ') }}.</p>
+<p>Read off the band of these certificates for this page{{ ', and left out of what it holds: <code>verify</code> makes them again and compares the text'|safe if holds == 'packed' }}: {{ view.made_here|join('; ') }}.</p>
 {% endif %}
 <dl>
 <div><dt>Made by</dt><dd>riskband {{ version }}</dd></div>
@@ -246,7 +245,7 @@ PAGE = r"""<!doctype html>
 <thead><tr><th scope="col">Name</th><th scope="col">Statement</th><th scope="col">It is</th><th scope="col">δ</th><th scope="col">Holds</th><th scope="col">Method</th>{% if digests %}<th scope="col">SHA-256</th>{% endif %}</tr></thead>
 <tbody>
 {% for name, each in view.certificates.items() %}
-<tr><th scope="row">{{ name }}</th><td>{{ each.statement }}</td><td>{{ label('ESTIMATE' if each.validity == 'estimate' else each.validity) }}</td><td>{{ '%.15g'|format(each.delta) }}</td><td>{{ view.holds[name] }}</td><td>{{ each.method }}</td>{% if digests %}<td><code class="hash">{{ digests.get(name, '–') }}</code></td>{% endif %}</tr>
+<tr><th scope="row">{{ name }}</th><td>{{ each.statement }}</td><td>{{ label('ESTIMATE' if each.validity == 'estimate' else each.validity) }}</td><td>{{ view.deltas[name] }}</td><td>{{ view.holds[name] }}</td><td>{{ each.method }}</td>{% if digests %}<td><code class="hash">{{ digests.get(name, '–') }}</code></td>{% endif %}</tr>
 {% endfor %}
 </tbody>
 </table>

@@ -7,25 +7,26 @@ import hashlib
 import json
 import lzma
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import riskband
+import riskband as rb
 from riskband.answers.adversarial import AdversarialAnswers
 from riskband.answers.risks import ClientRisks
-from riskband.checks import check_flag, check_installed, check_kind
+from riskband.checks import check_delta, check_flag, check_installed, check_kind
+from riskband.report.asked import Asked, certified
+from riskband.report.findings import findings
 from riskband.report.markup import PAGE, SCRIPT, STYLE
 from riskband.report.view import RunFacts, view_of
-from riskband.verification import COLLECTION_SCHEMA, FUNCTIONS
-from riskband.worst_cases.requirements import Gate
-from riskband.worst_cases.requirements import require as gate_of
+from riskband.report.words import num_clients_of
+from riskband.verification import COLLECTION_SCHEMA
+from riskband.worst_cases.requirements import Gate, read_requirements
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
     from riskband.certificate import Certificate
-
 
 PUBLIC_SCHEMA, PACKED_SCHEMA = "riskband.public/1", "riskband.packed/1"
 NOT_RECOMPUTABLE = "the clients' losses were left out of this page, so nothing on it can be computed again"
@@ -35,6 +36,7 @@ STILL_PUBLIC = (
     "of them, and from a quantile the loss of one client, however many there are. To prevent that, ask for noisy "
     "answers and make the page from these."
 )
+_MOST_FOR_A_BAND = 20_000  # clients; of more, only what is in the certificates is shown
 _LARGEST_STORED = 700_000  # characters of JSON; a page is to stay below 1 MB
 WHOLE, PACKED = "whole", "packed"
 
@@ -53,11 +55,11 @@ def report_page(
     Parameters
     ----------
     source : ClientRisks, Certificate or mapping of str to Certificate
-        Answers, whose mean risk is bounded; the page then has the names and groups of clients, which certificates do
-        not hold. Or certificates of one evaluation, the first of which is the sentence at the top.
+        Answers, or certificates of one evaluation, the first of which is the sentence at the top. The page has the
+        names and groups of clients, where the answers have them.
     delta : float, optional
-        With answers: probability that the bound on the mean fails, in (0, 1); the verdicts, the band and the groups of
-        the page have as much, each by itself.
+        With answers: probability that anything on the page fails, in (0, 1): the numbers that are required, or the
+        mean, a band and the groups share it equally.
     require : str, sequence of str or Gate
         Requirements such as "mean<=0.2", fixed before any answer was seen; with certificates the `Gate` of them.
         Without any the page has no verdict.
@@ -74,8 +76,8 @@ def report_page(
     -------
     str
         The page. It stores its certificates, for `riskband verify`: compressed if they are large, then without those
-        that it made itself, and none if that is too large still. Where the certificates were read off no band, the
-        page makes one of the same answers at the same delta, for what may change and who suffers, and says so.
+        that it made itself, and none if that is too large still. What it makes itself of certificates is read off
+        their band, if they were read off one: nothing on the page has a probability of error beside theirs.
 
     Raises
     ------
@@ -97,17 +99,16 @@ def report_page(
     if facts is not None:
         check_kind("facts", facts, RunFacts, remedy="leave it out, or make it with RunFacts(...)")
     public = check_flag("public", public)
-    certificates, gate, answers = _given(source, delta, require)
+    certificates, gate = _given(source, delta, require)
     _check_one_evaluation({name: _answers(each) for name, each in certificates.items()})
     given = {**dict(list(certificates.items())[:1]), **({} if gate is None else gate.certificates)}
     _check_one_evaluation({name: _without_movement(_answers(each)) for name, each in given.items()})
-    return _rendered(certificates, gate, answers, title=title, facts=facts or RunFacts(), public=public)
+    return _rendered(certificates, gate, title=title, facts=facts or RunFacts(), public=public)
 
 
 def _rendered(
     certificates: Mapping[str, Certificate],
     gate: Gate | None,
-    answers: ClientRisks | None,
     *,
     title: str,
     facts: RunFacts,
@@ -115,10 +116,12 @@ def _rendered(
     known: Mapping[str, Certificate] | None = None,
 ) -> str:
     """The page, with the certificates that are `known` instead of those made now, which round as this machine does."""
-    view = view_of(certificates, title=title, gate=gate, answers=answers, facts=facts, public=public)
+    found = findings(certificates, gate=gate, limits=facts.limits, names=facts.names)
+    if num_clients_of(found.answers) > _MOST_FOR_A_BAND:
+        found = replace(found, band=None)
+    view = view_of(found, title=title, facts=facts, public=public)
     shown = view["certificates"] = {name: (known or {}).get(name, each) for name, each in view["certificates"].items()}
-    told = {} if answers is None else {"names": answers.names, "groups": answers.groups}
-    page = {"version": riskband.__version__, "of": list(certificates), "title": title, "facts": asdict(facts), **told}
+    page = {"version": rb.__version__, "of": list(certificates), "title": title, "facts": asdict(facts)}
     stored, holds = _stored(shown, gate, page, made=view["made_here"], public=public)
     hashed = () if public else shown.keys() - (view["made_here"] if holds == PACKED else ())
     return _template().render(
@@ -127,7 +130,7 @@ def _rendered(
         holds=holds,
         withheld=NOT_RECOMPUTABLE,
         still_public=STILL_PUBLIC,
-        version=riskband.__version__,
+        version=rb.__version__,
         style=STYLE,
         script=SCRIPT,
         style_hash=_hash(STYLE),
@@ -143,10 +146,8 @@ def page_again(page: Mapping[str, Any], stored: Mapping[str, Certificate], gate:
     """
     try:
         certificates = {name: stored[name] for name in page["of"]}
-        told = {key: page[key] for key in ("names", "groups") if key in page}
-        answers = ClientRisks(**_answers(next(iter(certificates.values()))), **told) if told else None
         read: dict[str, Any] = {k: tuple(each) if isinstance(each, list) else each for k, each in page["facts"].items()}
-        return _rendered(certificates, gate, answers, title=page["title"], facts=RunFacts(**read), known=stored)
+        return _rendered(certificates, gate, title=page["title"], facts=RunFacts(**read), known=stored)
     except (ImportError, ValueError):
         raise
     except Exception as error:  # also those of the template, whatever was written into the facts
@@ -157,22 +158,25 @@ def _given(
     source: ClientRisks | Certificate | Mapping[str, Certificate],
     delta: float | None,
     require: str | Sequence[str] | Gate,
-) -> tuple[dict[str, Certificate], Gate | None, ClientRisks | None]:
-    """The certificates of a page, its verdicts, and the answers, if they were given."""
+) -> tuple[dict[str, Certificate], Gate | None]:
+    """The certificates of a page, and its verdicts."""
     if isinstance(source, ClientRisks):
         if isinstance(require, Gate):
             raise ValueError("with answers, require must be requirements, got their Gate; give its requirements")
         if delta is None:
             raise ValueError("with answers, delta must be given: the probability that a bound fails; 0.05 is usual")
-        mean = FUNCTIONS["mean_bound"](source, delta=delta)
-        return {"mean": mean}, gate_of(source, require, delta=delta) if require else None, source
+        required = tuple(read_requirements(require or ()))
+        wanted = "two" if source.num_clients <= _MOST_FOR_A_BAND else ""
+        asked = Asked(check_delta(delta), mean=not required, require=required, band=wanted, groups=True)
+        found = certified(source, asked)
+        return dict(found.certificates), found.gate
     if delta is not None or not (isinstance(require, Gate) or not require):
         raise ValueError("delta and requirements are for answers; certificates have a delta, and take require=Gate")
     given = dict(source) if isinstance(source, Mapping) else {"certificate": source}
     remedy = "or ClientRisks with a delta, or a mapping of certificates by name"
     for each in given.values():
-        check_kind("source", each, riskband.Certificate, remedy=remedy)
-    return given, require if isinstance(require, Gate) else None, None
+        check_kind("source", each, rb.Certificate, remedy=remedy)
+    return given, require if isinstance(require, Gate) else None
 
 
 @cache
@@ -205,8 +209,9 @@ def _rows(answers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _answers(certificate: Certificate) -> dict[str, Any]:
-    """The answers of a certificate, without the names, which only some certificates hold."""
-    return {key: value for key, value in certificate.recipe.get("answers", {}).items() if key != "names"}
+    """The answers of a certificate, without names and groups, which those of the same clients may lack."""
+    stored = certificate.recipe.get("answers", {})
+    return {key: value for key, value in stored.items() if key not in ("names", "groups")}
 
 
 def _without_movement(answers: dict[str, Any]) -> dict[str, Any]:

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from riskband.report.charts import Chart, over_budgets
+from riskband.report.findings import Findings, bound_at
 from riskband.report.words import LABELS, about_measured, capital, percent, upper
-from riskband.wording import TRAINERS_ANSWERED, confidence, down_to_digits, exactly
-from riskband.worst_cases.divergences import DIVERGENCES, binary_worst_case, resolve_divergence
-from riskband.worst_cases.reweighting import breakdown, worst_case_cdf, worst_case_mean
+from riskband.wording import confidence, exactly
+from riskband.worst_cases.divergences import binary_worst_case, resolve_divergence
+from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
 
 if TYPE_CHECKING:
-    from riskband.bands.band import Band
     from riskband.certificate import Certificate
-    from riskband.search import Bracket
-    from riskband.worst_cases.requirements import Gate
 
     Certificates = Mapping[str, Certificate]
 
 KINDS = (0.01, 0.1, 0.3)  # shares of clients of which the page says what may become of them
 _NUM_BUDGETS, _NUM_PUBLIC_BUDGETS = 41, 11
 _OF_ATTACKS = " They are estimates of an attack: a movement of examples that it did not find may be worse."
-_USUAL_DIVERGENCE, _USUAL_BUDGET = "chi2", 0.25
+_USUAL_BUDGET = 0.25
 
 
 class Step(NamedTuple):
@@ -54,80 +52,96 @@ class Shift:
 
 
 def divergence_shift(
-    certificates: Certificates,
-    band: Band,
-    gate: Gate | None,
-    *,
-    threshold: float | None,
-    breaks: Sequence[str],
-    public: bool,
-    together: str,
+    found: Findings, *, threshold: float | None, public: bool
 ) -> tuple[tuple[Shift, ...], dict[str, Certificate]]:
-    """What may change if kinds of clients become more frequent, and the certificates that this was made of.
+    """What may change if kinds of clients become more frequent, and the certificates that were made for it.
 
-    They are read off a band with a lower side, for the divergences and budgets that the evaluation, with its gate, was
-    about: χ² if it was about none. From a risk of `threshold` on a client fails. In public one divergence and few
+    It is said for the divergences that the certificates are about, and for χ² if there is only a band. Where a worst
+    mean is certified by itself, the budgets are those of the certificates; otherwise they are many, read off the band,
+    but for what is certified already. From a risk of `threshold` on a client fails. In public one divergence and few
     budgets must do, since every exact bound tells something of the losses.
     """
-    asked = list(_asked_divergences(certificates, gate).items())[: 1 if public else None]
+    asked = found.divergences
     shifts: list[Shift] = []
     everything: dict[str, Certificate] = {}
-    for divergence, given in asked:
-        grid = _grid(given, _NUM_PUBLIC_BUDGETS if public else _NUM_BUDGETS)
-        shift, made = _one_shift(band, divergence, given, grid, threshold=threshold)
-        unit = f"{shift.unit}: " if len(asked) > 1 else ""
-        broken = (*(unit + line for line in _breaks(band, divergence, gate)), *(() if shifts else breaks))
-        shifts.append(replace(shift, breaks=broken, together=together))
-        everything |= {f"{what}, {shift.unit}" if unit else what: each for what, each in made.items()}
+    for divergence, given in list(asked.items())[: 1 if public else None]:
+        unit = resolve_divergence(divergence).title
+        means = found.over_budgets(divergence)
+        is_own = any(means) and found.band_over_budgets(divergence) is None
+        grid = sorted(means) if is_own else _grid(given, _NUM_PUBLIC_BUDGETS if public else _NUM_BUDGETS).tolist()
+        columns: dict[str, list[float]] = {}
+        made: dict[str, Certificate] = {}
+        for point in (None,) if threshold is None else (None, threshold):
+            what = _column(point, found)
+            columns[what], extra = _bounds(found, divergence, grid, point)
+            made |= {f"{what}, {unit}" if len(asked) > 1 else what: each for each in extra}
+        said = [line for each in shifts for line in each.breaks]  # that nothing is certified is said once
+        broken = [each.statement for each in found.breakdowns if each.divergence == divergence]
+        broken = [line for line in broken if line not in said]
+        shift = _one_shift(found, divergence, grid, columns, shows_all=is_own, given=given)
+        shifts.append(replace(shift, breaks=tuple(broken)))
+        everything |= made
     return tuple(shifts), everything
 
 
+def _column(threshold: float | None, found: Findings) -> str:
+    if threshold is None:
+        return "largest mean risk of a network"
+    is_measured = found.band is not None and found.band.local == "observed"
+    return about_measured(f"largest share of clients with a risk of {threshold:g} or more", is_measured)
+
+
+def _bounds(
+    found: Findings, divergence: str, grid: Sequence[float], threshold: float | None
+) -> tuple[list[float], list[Certificate]]:
+    """Bounds at budgets: as certified, else off the band, else as certified at the next larger budget, else 1."""
+    known = found.over_budgets(divergence, threshold)
+    bounds = {budget: bound_at(each, budget) for budget, each in known.items()}
+    left, made = [budget for budget in grid if budget not in bounds], []
+    band = found.band_over_budgets(divergence, threshold)
+    if left and band is not None:
+        if threshold is None:
+            made = [worst_case_mean(band, divergence=divergence, budget=left)]
+        else:
+            made = [worst_case_cdf(band, divergence=divergence, budget=left, thresholds=threshold)]
+        bounds |= dict(zip(left, np.asarray(made[0].value).tolist(), strict=True))
+    larger = [min((bound for size, bound in bounds.items() if size >= budget), default=1.0) for budget in grid]
+    return [bounds.get(budget, other) for budget, other in zip(grid, larger, strict=True)], made
+
+
 def _one_shift(
-    band: Band, divergence: str, given: Sequence[float], grid: np.ndarray[Any, Any], *, threshold: float | None
-) -> tuple[Shift, dict[str, Certificate]]:
+    found: Findings,
+    divergence: str,
+    budgets: Sequence[float],
+    bounds: Mapping[str, Sequence[float]],
+    *,
+    shows_all: bool,
+    given: Sequence[float],
+) -> Shift:
     """What may change within budgets of one divergence, of which the table has some and those that were given."""
-    budgets, is_measured = grid.tolist(), band.local == "observed"
-    made = {"largest mean risk of a network": worst_case_mean(band, divergence=divergence, budget=grid)}
-    if threshold is not None:
-        share = worst_case_cdf(band, divergence=divergence, budget=grid, thresholds=threshold)
-        made[about_measured(f"largest share of clients with a risk of {threshold:g} or more", is_measured)] = share
-    bounds = {what: np.asarray(each.value) for what, each in made.items()}
-    kinds = binary_worst_case(np.array(KINDS)[:, None], divergence=divergence, budget=grid)
-    unit = resolve_divergence(divergence).title
-    shift = Shift(
+    kinds = binary_worst_case(np.array(KINDS)[:, None], divergence=divergence, budget=np.array(budgets))
+    unit, every = resolve_divergence(divergence).title, 1 if shows_all else max(len(budgets) // 5, 1)
+    return Shift(
         kind="divergence",
         unit=unit,
-        label=LABELS[next(iter(made.values())).validity],
+        label=LABELS[found.validity],
         kinds=tuple(map(percent, KINDS)),
         steps=tuple(
             Step(exactly(budget), tuple(map(percent, kinds[:, at])), tuple(upper(each[at]) for each in bounds.values()))
             for at, budget in enumerate(budgets)
         ),
-        shown=tuple(at for at, budget in enumerate(budgets) if budget in given or at % (len(budgets) // 5) == 0),
-        columns=tuple(map(capital, made)),
+        shown=tuple(at for at, budget in enumerate(budgets) if budget in given or at % every == 0),
+        columns=tuple(map(capital, bounds)),
         chart=over_budgets(
             budgets,
-            tuple(bounds.items()),
+            tuple((what, np.array(values)) for what, values in bounds.items()),
             title="Bounds over the budget",
             description=f"Upper bounds, which rise with the budget in {unit}; the table has the same numbers.",
             x_label=f"budget ({unit})",
             y_label="upper bound",
         ),
+        together="Between two budgets read the bound at the larger one." if shows_all else "",
     )
-    return shift, made
-
-
-def _asked_divergences(certificates: Certificates, gate: Gate | None) -> dict[str, list[float]]:
-    """The divergences that the evaluation was about, with their budgets: of the certificates, then of requirements."""
-    recipes = (each.recipe["arguments"] for each in certificates.values())
-    asked: list[Any] = [
-        (each["divergence"], each["budget"]) for each in recipes if each.get("divergence") in DIVERGENCES
-    ]
-    asked += [each.requirement.number.shift for each in (() if gate is None else gate.verdicts)]
-    found: dict[str, list[float]] = {}
-    for divergence, budgets in filter(None, asked):
-        found.setdefault(divergence, []).extend(np.ravel(budgets).tolist())
-    return found or {_USUAL_DIVERGENCE: []}
 
 
 def _grid(given: Sequence[float], num_points: int) -> np.ndarray[Any, Any]:
@@ -135,35 +149,7 @@ def _grid(given: Sequence[float], num_points: int) -> np.ndarray[Any, Any]:
     return np.unique(np.round([*np.linspace(0.0, top, num_points), *given], 9))
 
 
-def _breaks(band: Band, divergence: str, gate: Gate | None) -> Iterator[str]:
-    """Sentences on the largest budget at which a limit for the mean, or for a share, is still certified."""
-    for verdict in () if gate is None else gate.verdicts:
-        requirement, number = verdict.requirement, verdict.requirement.number
-        at, is_of_mean = number.threshold, number.name == "mean" or number.shift is not None
-        if requirement.relation == "<=" and (is_of_mean or at is not None):
-            found = breakdown(band, divergence=divergence, target=requirement.limit, threshold=at)
-            what = "the mean risk" if at is None else f"the share of clients with a risk of {at:g} or more"
-            what = about_measured(what, band.local == "observed")
-            yield _break(
-                found, f"{what} is at most {requirement.limit:g}", is_estimate=TRAINERS_ANSWERED in band.assumptions
-            )
-
-
-def _break(found: Bracket, goal: str, *, is_estimate: bool) -> str:
-    if found.lower < 0.0:
-        return (
-            "The band, which bounds every budget at once and so none as sharply as section 1 its one number, "
-            f"does not show that {goal}, not even without a shift."
-        )
-    budget = down_to_digits(found.lower)
-    if is_estimate:
-        return f"By an estimate, {goal} up to budget {budget}."
-    if np.isinf(found.upper):
-        return f"Up to budget {budget}, and possibly beyond, it is certified that {goal}."
-    return f"Up to budget {budget} it is certified that {goal}. Beyond, the band certifies it no more."
-
-
-def cost_shift(certificates: Certificates, breaks: Sequence[str]) -> tuple[Shift, ...]:
+def cost_shift(certificates: Certificates) -> tuple[Shift, ...]:
     """What may change if examples move, at the cost budgets of the certificates; nothing if they have none."""
     mean = next((each for each in certificates.values() if tuple(each.axes) == ("cost_budget",)), None)
     if mean is None:
@@ -181,7 +167,7 @@ def cost_shift(certificates: Certificates, breaks: Sequence[str]) -> tuple[Shift
         x_label="mean cost of moving a client's examples",
         y_label="upper bound",
     )
-    sure = f", with probability at least {confidence(mean.delta)}, by itself" if mean.validity == "certificate" else ""
+    sure = f", with probability at least {confidence(mean.delta)}" if mean.validity == "certificate" else ""
     answers = mean.recipe["answers"]
     is_attack = answers.get("guarantee") == "lower"
     shift = Shift(
@@ -193,7 +179,6 @@ def cost_shift(certificates: Certificates, breaks: Sequence[str]) -> tuple[Shift
         shown=tuple(range(len(steps))),
         columns=tuple(map(capital, curves)),
         chart=chart,
-        breaks=tuple(breaks),
         together=(
             f"The means are for every cost at once{sure}; the shares too, for every cost and risk. Between two costs "
             f"read the bound at the larger one.{_OF_ATTACKS if is_attack else ''}"

@@ -1,8 +1,15 @@
-"""The page's standing words: labels of numbers, questions for assumptions, and what no certificate says."""
+"""What is said of findings, wherever it is said: what holds with what, who answered, how far a goal is certified.
+
+Also the page's standing words: labels of numbers, questions for assumptions, and what no certificate says.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from riskband.answers.responses import (
     FIXED_NUMBER,
@@ -12,7 +19,19 @@ from riskband.answers.responses import (
     INDEPENDENT_EXAMPLES,
     TRUE_ANSWERS,
 )
-from riskband.wording import CHOSEN_BEFORE, FALSE_IN_GENERAL, rounded_up
+from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS
+from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate
+from riskband.wording import (
+    CHOSEN_BEFORE,
+    FALSE_IN_GENERAL,
+    confidence,
+    down_to_digits,
+    exactly,
+    rounded_down,
+    rounded_up,
+    short_delta,
+)
+from riskband.worst_cases.divergences import binary_worst_case, resolve_divergence
 
 LABELS = {"certificate": "certificate", "refuted": f"published, {FALSE_IN_GENERAL}", "estimate": "ESTIMATE"}
 """What stands beside a number, by the validity of its certificate."""
@@ -93,3 +112,99 @@ def percent(share: float) -> str:
 def capital(text: str) -> str:
     """Return a text with its first letter as a sentence has it."""
     return text[:1].upper() + text[1:]
+
+
+def together(events: Sequence[tuple[str, float]], *, what: str, validity: str, answered_by: str) -> str:
+    """Return how sure all that was found is, from how each event holds ("own", "band" or "groups") and its delta."""
+    delta, parts = added(each for _, each in events), [short_delta(each) for _, each in events]
+    num_bands, shared = sum(holds != "own" for holds, _ in events), f"delta = {short_delta(delta)}"
+    if len(parts) > 1:
+        of_bands = ("", ", one of them a band")[num_bands] if num_bands < 2 else f", {num_bands} of them bands"
+        shares = f"{parts[0]} each" if len(set(parts)) == 1 else " + ".join(parts)
+        shared += f", shared among {len(parts)}{of_bands}: {shares}"
+    elif num_bands:
+        shared += " for one band, off which all is read"
+    if validity == CERTIFICATE:
+        often = "; more often than every second time it may be false" if delta > 0.5 else ""
+        return f"with probability at least {confidence(delta)} {what} ({shared}{often})"
+    if answered_by == "trainers":
+        return f"estimates of what would be certified if these clients had no part in making the model ({shared})"
+    return "estimates, which are not proved"
+
+
+def added(deltas: Iterable[float]) -> float:
+    """Return the sum of parts of delta, without what floats add to it in its last digits."""
+    return float(f"{sum(deltas):.12g}")
+
+
+def said_of_breakdown(goal: str, *, divergence: str, budget: float | None, beyond: float | None, validity: str) -> str:
+    """Return up to which budget a goal is certified; `beyond` is the least budget known at which it is not, if any."""
+    found, unit = "certified" if validity == CERTIFICATE else "estimated", resolve_divergence(divergence).title
+    if budget is None:
+        least = f" within budget {exactly(beyond)} in {unit}, the least that was asked for" if beyond else ""
+        return f"It is not {found} that {goal}{least or ', not even without a shift'}."
+    more = "and no more beyond"
+    if beyond is None:
+        more = "and larger budgets were not asked for"
+    elif beyond > budget * (1.0 + 1e-3):  # a band is bracketed more closely
+        more = f"and not within {exactly(beyond)}, the next that was asked for"
+    within = f"Up to budget {down_to_digits(budget)} in {unit}" if budget else f"Without a shift in {unit}"
+    return f"{within} it is {found} that {goal}, {more}."
+
+
+def goal_in_words(limit: float, threshold: float | None, *, is_measured: bool = False) -> str:
+    """Return what a goal is: a limit for the mean risk, or for a share of clients."""
+    what = "the mean risk" if threshold is None else f"the share of clients with a risk of {threshold:g} or more"
+    return f"{about_measured(what, is_measured)} is at most {limit:g}"
+
+
+def may_become(divergence: str, budget: float, share: float = 0.1) -> str:
+    """Return what a kind of client that is so frequent today may become within a budget."""
+    most = float(binary_worst_case(share, divergence=divergence, budget=budget))
+    return f"{percent(share)} of the clients may become {percent(most)}"
+
+
+def who_answered(answers: Mapping[str, Any]) -> dict[str, str]:
+    """Return lines about who answered and how far the answers can be relied on, from the answers in a recipe."""
+    sizes, lines = np.asarray(answers.get("num_examples", ())), {}
+    if num_clients := num_clients_of(answers):
+        lines["Clients that answered"] = f"{num_clients:,}"
+    if answers.get("num_missing"):
+        is_worst = answers.get("missing") == "worst"
+        as_what = "counted as the worst possible" if is_worst else "taken to be missing by chance"
+        lines["Clients asked without a valid answer"] = f"{answers['num_missing']:,}, {as_what}"
+    if sizes.size:
+        same = f"{sizes.min():,}" if sizes.min() == sizes.max() else f"{sizes.min():,} to {sizes.max():,}"
+        lines["Test examples of each client"] = same
+    if answers.get("contamination"):
+        lines["Answers that may be wrong in any way"] = f"up to {answers['contamination']}, which the bounds allow for"
+    if answers.get("noise"):
+        lines["Noise for privacy"] = f"{answers['noise']['mechanism']}, on every answer; the bounds allow for it"
+    return lines
+
+
+def num_clients_of(answers: Mapping[str, Any]) -> int:
+    """Return how many clients answered, from the answers in a recipe; 0 if they do not say."""
+    return int(np.sum(np.atleast_2d(answers["counts"])[0])) if "counts" in answers else len(answers.get("values", ()))
+
+
+def group_rows(certificate: Certificate) -> tuple[tuple[str, str, str], ...]:
+    """Return for each group its name, number of clients and interval for the mean risk, if it is of these."""
+    if "group_lower" not in certificate.details or certificate.recipe["arguments"].get("functional") != "mean":
+        return ()
+    sizes, lower, upper = (certificate.details[f"group_{name}"] for name in ("num_clients", "lower", "upper"))
+    return tuple(
+        (name, f"{int(size):,}", f"{rounded_down(low)} to {rounded_up(high)}")
+        for name, size, low, high in zip(sorted(certificate.recipe["groups"]), sizes, lower, upper, strict=True)
+    )
+
+
+def said_once(things: Iterable[Any], *, delta: float) -> tuple[str, ...]:
+    """Return what certificates and verdicts assume, each once, all choices in one line."""
+    assumed = dict.fromkeys(line for each in things for line in each.assumptions)
+    chosen = [line.removeprefix(CHOSEN_BEFORE) for line in assumed if line.startswith(CHOSEN_BEFORE)]
+    chosen = [line for line in chosen if not line.startswith("delta ")]  # its parts follow from what was asked for
+    chosen += [f"delta {short_delta(delta)}"] if delta != USUAL_DELTA else []
+    weaker = BOUNDED_LOSS if BINARY_LOSS in assumed else ""
+    kept = [line for line in assumed if not line.startswith(CHOSEN_BEFORE) and line != weaker]
+    return (*kept, *([CHOSEN_BEFORE + ", ".join(dict.fromkeys(chosen))] if chosen else ()))

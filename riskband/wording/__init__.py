@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from decimal import ROUND_FLOOR, Context
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 
 import numpy as np
 import numpy.typing as npt
@@ -41,9 +41,16 @@ def in_full(value: float) -> str:
     return repr(float(value)).removesuffix(".0")
 
 
+def short_delta(delta: float) -> str:
+    """Return a probability of error with three digits, rounded up: a share of one has as many as a float holds."""
+    shown = float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(exactly(delta)))
+    return exactly(shown if shown < 1.0 else delta)
+
+
 def confidence(delta: float) -> str:
-    """Return the probability 1 - delta; as a difference where it would look like 1."""
-    return exactly(1.0 - delta) if delta >= _SMALLEST_SHOWN_DELTA else f"1 - {exactly(delta)}"
+    """Return the probability 1 - delta, rounded down; as a difference where it would look like 1."""
+    shown = short_delta(delta)
+    return exactly(1.0 - float(shown)) if delta >= _SMALLEST_SHOWN_DELTA else f"1 - {shown}"
 
 
 def rounded_up(value: npt.ArrayLike, num_digits: int = 4) -> str:

@@ -27,7 +27,7 @@ from riskband.checks import (
 from riskband.functionals.distributions import RiskDistribution
 from riskband.wording import TRAINERS_ANSWERED, exactly
 from riskband.wording.shown import Drawn, to_pandas
-from riskband.worst_cases.requirements import FAIL, WORST_MEAN, WORST_SHARE, Requirement
+from riskband.worst_cases.requirements import FAIL, WORST_MEAN, WORST_SHARE, Requirement, ends_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -526,9 +526,9 @@ class _Search:
         """By how much the certified end keeps to the limit, for each network: the gate says PASS from 0 on."""
         goal, values = self.goal, self.answers.values
         networks = (ClientRisks(values[each], self.num_examples, goal.world.binary) for each in counts)
-        bounds = (goal.requirement.number.bounds(each, goal.delta) for each in networks)
+        ends = (ends_of(each, goal.requirement, delta=goal.delta) for each in networks)
         limit, is_upper = goal.requirement.limit, goal.requirement.relation == "<="
-        return np.array([limit - each.upper if is_upper else each.lower - limit for each in bounds])
+        return np.array([limit - upper if is_upper else lower - limit for lower, upper in ends])
 
 
 def _cross_fitted_power(certified: FloatArray, margins: FloatArray, drawn: FloatArray) -> tuple[float, float]:

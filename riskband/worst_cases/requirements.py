@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from riskband.certificate import CERTIFICATE, Certificate
 from riskband.checks import as_spelled, check_budget, check_number, set_fields
 from riskband.functionals.dispersion import UnboundedError, dispersion_certificate
 from riskband.functionals.distributions import RiskDistribution
-from riskband.functionals.functional import Functional, resolve
+from riskband.functionals.functional import resolve
 from riskband.search import smallest_size
 from riskband.wording import chosen_before, confidence, exactly, in_full, rounded_down, rounded_up
 from riskband.wording.shown import Shown, shortened
@@ -39,27 +40,21 @@ REQUIRED = "require "
 """Begins the name of a certificate that a verdict follows from."""
 
 WORST_MEAN, WORST_SHARE = "worst_mean", "worst_share"
+_MEANT = re.compile(r"\s*([^<>=]+?)\s*(=<|=>|<|>)\s*([^<>=]+?)\s*")
 _WRITTEN = re.compile(r"\s*(.+?)\s*(<=|>=)\s*(.+?)\s*")
 _LARGEST_TRIED = 4_096  # clients
 _FINENESS = 8  # the number of clients that would decide is found to one part in so many
-
-
-class _Bounds(NamedTuple):
-    """Both ends for one number, what it is called in a sentence, and the certificates that the ends are of."""
-
-    quantity: str
-    lower: float
-    upper: float
-    certificates: tuple[Certificate, ...]
 
 
 class Number(NamedTuple):
     """What can be required: a functional, or a worst mean or share over shifted networks."""
 
     name: str
+    quantity: str  # in a sentence
     range: tuple[float, float]
-    bounds: Callable[[Band | ClientRisks, float | None], _Bounds]
+    certificate: Callable[[Band | ClientRisks, float | None], Certificate]  # UnboundedError where nothing bounds it
     value: Callable[[RiskDistribution], float]  # of a network whose risks are known
+    plain: str = ""  # of a worst case, the number without a shift, which bounds it from below
     threshold: float | None = None  # the risk from which on a share counts clients
     shift: tuple[str, float] | None = None  # name of the divergence and the budget, within which any network may be
 
@@ -109,7 +104,9 @@ class Requirement:
             return text
         found = _WRITTEN.fullmatch(text) if isinstance(text, str) else None
         if found is None:
-            raise ValueError(f"a requirement must be NAME<=NUMBER or NAME>=NUMBER, got {text!r:.80}; {_EXAMPLE}")
+            meant = _MEANT.fullmatch(text) if isinstance(text, str) else None
+            remedy = f"write '{meant[1]}{'<=' if '<' in meant[2] else '>='}{meant[3]}'" if meant else _EXAMPLE
+            raise ValueError(f"a requirement must be NAME<=NUMBER or NAME>=NUMBER, got {text!r:.80}; {remedy}")
         try:
             limit = float(found[3])
         except ValueError as error:
@@ -263,11 +260,9 @@ class Gate(Shown):
 
     @property
     def certificates(self) -> dict[str, Certificate]:
-        """Every certificate that a verdict follows from, by number and function."""
+        """Every certificate that a verdict follows from, by the number that it bounds."""
         return {
-            f"{REQUIRED}{each.requirement.name}{' from below' if place else ''}": certificate
-            for each in self.verdicts
-            for place, certificate in enumerate(each.certificates)
+            f"{REQUIRED}{certificate.name}": certificate for each in self.verdicts for certificate in each.certificates
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -320,44 +315,90 @@ def require(
     >>> rb.require(answers, "mean<=0.2", delta=0.05).verdict
     'PASS'
     """
-    given = [requirements] if isinstance(requirements, (str, Requirement)) else requirements
-    if not isinstance(given, Iterable):
-        raise ValueError(f"requirements must be text or a list of it, got {given!r:.80}; {_EXAMPLE}")
-    asked = list(dict.fromkeys(map(Requirement.of, given)))
+    asked = read_requirements(requirements)
     if not asked:
         raise ValueError(f"at least one requirement must be given, got none; {_EXAMPLE}")
-    names = dict.fromkeys(each.name for each in asked)
+    names = numbers_behind(asked)
     if isinstance(source, ClientRisks):
         whole = own_delta(delta)
         part: float | None = whole / len(names)
     else:
         whole, part = band_alone(source, delta=delta).delta, None
-    found = {name: _number(name).bounds(source, part) for name in names}
-    verdicts = tuple(_verdict(source, each, found[each.name], part=part, delta=whole) for each in asked)
-    lines = [line for each in found.values() for made in each.certificates for line in made.assumptions]
-    if part is not None:  # a band bounds every number at once, also one that was picked later
-        lines += chosen_before(requirements=(", ".join(map(str, asked)), None))
-    return Gate(verdicts, whole, tuple(dict.fromkeys(lines)))
+    return verdicts_on(certificates_of(source, names, delta=part), asked, delta=whole)
 
 
-def _verdict(
-    source: Band | ClientRisks, requirement: Requirement, bounds: _Bounds, *, part: float | None, delta: float
-) -> Verdict:
-    verdict = requirement.verdict(bounds.lower, bounds.upper)
-    of = partial(Verdict, requirement, **bounds._asdict(), delta=delta)
-    if any(each.validity != CERTIFICATE for each in bounds.certificates):
+def read_requirements(given: str | Requirement | Iterable[str | Requirement]) -> list[Requirement]:
+    """Return each requirement once; raises ValueError for anything else."""
+    several = [given] if isinstance(given, (str, Requirement)) else given
+    if not isinstance(several, Iterable):
+        raise ValueError(f"requirements must be text or a list of it, got {given!r:.80}; {_EXAMPLE}")
+    return list(dict.fromkeys(map(Requirement.of, several)))
+
+
+def numbers_behind(requirements: Iterable[Requirement]) -> tuple[str, ...]:
+    """Return the numbers that verdicts follow from: what is required, and what bounds a worst case from below.
+
+    That is the same number without a shift, since the network without one is within every budget.
+    """
+    names = (name for each in requirements for name in (each.name, each.number.plain))
+    return tuple(dict.fromkeys(filter(None, names)))
+
+
+def certificates_of(source: Band | ClientRisks, names: Iterable[str], *, delta: float | None) -> dict[str, Certificate]:
+    """Return a certificate of each number, with that delta for each if the source is answers.
+
+    What nothing bounds from above has none: not even its lower end, since a certificate is finite.
+    """
+    found = {}
+    for name in names:
+        with suppress(UnboundedError):
+            found[name] = _number(name).certificate(source, delta)
+    return found
+
+
+def verdicts_on(certificates: Mapping[str, Certificate], requirements: Iterable[Requirement], *, delta: float) -> Gate:
+    """Return what certificates, by the names of their numbers, say of requirements; `delta` is that of all of them."""
+    verdicts = tuple(_verdict(certificates, each, delta=delta) for each in requirements)
+    lines = [line for each in verdicts for made in each.certificates for line in made.assumptions]
+    if any(made.event == "own" for each in verdicts for made in each.certificates):
+        # A band bounds every number at once, also one that was picked later.
+        lines += chosen_before(requirements=(", ".join(str(each.requirement) for each in verdicts), None))
+    return Gate(verdicts, delta, tuple(dict.fromkeys(lines)))
+
+
+def ends_of(answers: ClientRisks, requirement: Requirement, *, delta: float) -> tuple[float, float]:
+    """Return both ends that answers give for what is required, with all of delta for it."""
+    names = numbers_behind([requirement])
+    found = certificates_of(answers, names, delta=delta / len(names))
+    return _ends(found, requirement.number)[:2]
+
+
+def _ends(certificates: Mapping[str, Certificate], number: Number) -> tuple[float, float, tuple[Certificate, ...]]:
+    """Both ends for a number, the end of its range where nothing bounds it, and the certificates that they are of."""
+    upper, plain = (certificates.get(name) for name in (number.name, number.plain or number.name))
+    (low, high), found = number.range, tuple(dict.fromkeys(filter(None, (upper, plain))))
+    lower_end = low if plain is None or plain.lower is None else float(plain.lower)
+    return lower_end, high if upper is None else float(upper.value), found
+
+
+def _verdict(certificates: Mapping[str, Certificate], requirement: Requirement, *, delta: float) -> Verdict:
+    number = requirement.number
+    lower, upper, found = _ends(certificates, number)
+    quantity = found[0].quantity if found and not number.shift else number.quantity
+    of = partial(Verdict, requirement, quantity=quantity, lower=lower, upper=upper, delta=delta, certificates=found)
+    if any(each.validity != CERTIFICATE for each in found):
         return of(
             verdict=NOT_DECIDED, why="an estimate decides nothing: the clients that answered helped to train the model"
         )
+    verdict = requirement.verdict(lower, upper)
     if verdict != NOT_DECIDED:
         return of(verdict=verdict)
-    size = _clients_of(source).num_clients
-    if not _can_grow(source) or 2 * size > _LARGEST_TRIED:
+    risks = _growing(found)
+    if risks is None or 2 * risks.num_clients > _LARGEST_TRIED:
         return of(verdict=verdict, why="how many clients would decide it was not estimated")
-    enough, then = _enough(source, requirement, part)
-    like = (
-        f"{enough:,} clients that answer as these {size} did, from {sizes_in_words(_clients_of(source))} examples each,"
-    )
+    enough, then = _enough(certificates, requirement, risks)
+    size, sizes = risks.num_clients, sizes_in_words(risks)
+    like = f"{enough:,} clients that answer as these {size} did, from {sizes} examples each,"
     if then == NOT_DECIDED:
         why = f"not even a new evaluation of {like} would decide it (an estimate)"
         return of(verdict=verdict, why=f"{why}; more examples of each client may")
@@ -374,16 +415,12 @@ def _number(name: object) -> Number:
     chosen = resolve(name, called=f"what is required, but for {WORST_MEAN} and {WORST_SHARE},")
     family, _, point = chosen.name.partition(":")
     threshold = float(point) if family == "share" else None
-    return Number(chosen.name, chosen.range, partial(_both_ends, chosen=chosen), chosen.value, threshold=threshold)
+    quantity = f"{chosen.quantity} of the risk of an unseen client"
 
+    def certificate(source: Band | ClientRisks, delta: float | None) -> Certificate:
+        return dispersion_certificate(source, chosen.name, delta=delta)
 
-def _both_ends(source: Band | ClientRisks, delta: float | None, *, chosen: Functional) -> _Bounds:
-    low, high = chosen.range
-    try:
-        found = dispersion_certificate(source, chosen.name, delta=delta)
-    except UnboundedError:  # a certificate is finite: of what nothing bounds from above, not even the lower end has one
-        return _Bounds(f"{chosen.quantity} of the risk of an unseen client", low, high, ())
-    return _Bounds(found.quantity, low if found.lower is None else float(found.lower), float(found.value), (found,))
+    return Number(chosen.name, quantity, chosen.range, certificate, chosen.value, threshold=threshold)
 
 
 def _worst_mean(name: object, parameters: Sequence[str]) -> Number:
@@ -398,8 +435,8 @@ def _worst_mean(name: object, parameters: Sequence[str]) -> Number:
         return min(robust_mean(risks, weights, divergence=f, budget=size)[0], 1.0)
 
     quantity = f"the largest mean risk over the clients of {_any_network(f, size)}"
-    bounds = partial(_worst_ends, quantity=quantity, above=above, plain="mean")
-    return Number(f"{WORST_MEAN}:{f.name}:{exactly(size)}", (0.0, 1.0), bounds, value, shift=(f.name, size))
+    called = f"{WORST_MEAN}:{f.name}:{exactly(size)}"
+    return Number(called, quantity, (0.0, 1.0), above, value, plain="mean", shift=(f.name, size))
 
 
 def _worst_share(name: object, parameters: Sequence[str]) -> Number:
@@ -415,23 +452,9 @@ def _worst_share(name: object, parameters: Sequence[str]) -> Number:
         return float(binary_worst_case(min(share.value(distribution), 1.0), divergence=f, budget=size))
 
     quantity = f"the largest share of clients with a risk of at least {exactly(threshold)} in {_any_network(f, size)}"
-    bounds = partial(_worst_ends, quantity=quantity, above=above, plain=share.name)
     called = f"{WORST_SHARE}:{exactly(threshold)}:{f.name}:{exactly(size)}"
-    return Number(called, (0.0, 1.0), bounds, value, threshold=threshold, shift=(f.name, size))
-
-
-def _worst_ends(
-    source: Band | ClientRisks,
-    delta: float | None,
-    *,
-    quantity: str,
-    above: Callable[[Band | ClientRisks, float | None], Certificate],
-    plain: str,
-) -> _Bounds:
-    """Both ends of a worst value, half of delta for each: the network without shift is within every budget."""
-    half = None if delta is None else delta / 2.0
-    upper, lower = above(source, half), dispersion_certificate(source, plain, delta=half)
-    return _Bounds(quantity, float(np.asarray(lower.lower)), float(upper.value), (upper, lower))
+    of = (called, quantity, (0.0, 1.0), above, value)
+    return Number(*of, plain=share.name, threshold=threshold, shift=(f.name, size))
 
 
 def _shift(name: object, parameters: Sequence[str], *, example: str) -> tuple[FDivergence, float]:
@@ -444,11 +467,7 @@ def _shift(name: object, parameters: Sequence[str], *, example: str) -> tuple[FD
 
 
 def _any_network(divergence: FDivergence, budget: float) -> str:
-    return f"any network within {divergence.name} budget {exactly(budget)}"
-
-
-def _clients_of(source: Band | ClientRisks) -> ClientRisks:
-    return source if isinstance(source, ClientRisks) else source.risks
+    return f"any network within budget {exactly(budget)} in {divergence.title}"
 
 
 def sizes_in_words(risks: ClientRisks) -> str:
@@ -457,22 +476,27 @@ def sizes_in_words(risks: ClientRisks) -> str:
     return f"{smallest}" if smallest == largest else f"{smallest} to {largest}"
 
 
-def _can_grow(source: Band | ClientRisks) -> bool:
-    """Whether more of the same can be made: not of counts, nor of levels that were tuned for a number of clients."""
-    is_tuned = isinstance(source, Band) and not isinstance(source.recipe()["method"], str)
-    return isinstance(source if isinstance(source, ClientRisks) else source.answers, ClientRisks) and not is_tuned
+def _growing(certificates: Sequence[Certificate]) -> ClientRisks | None:
+    """The answers behind certificates, if more like them can be made: not of counts, nor for levels that were tuned."""
+    recipe = certificates[0].recipe if certificates else {"answers": {}}
+    is_tuned = not isinstance((recipe.get("band") or {}).get("method", ""), str)
+    return None if is_tuned or "values" not in recipe["answers"] else ClientRisks(**recipe["answers"])
 
 
-def _enough(source: Band | ClientRisks, requirement: Requirement, delta: float | None) -> tuple[int, str]:
+def _enough(certificates: Mapping[str, Certificate], requirement: Requirement, risks: ClientRisks) -> tuple[int, str]:
     """About how many clients decide a requirement, and how: the answers are repeated, twice as often until it is."""
-    risks = _clients_of(source)
+    number = requirement.number
 
     @cache
     def then(num_clients: int) -> str:
         more = risks.resized(num_clients)
-        like = band_of(more, **source.recipe()) if isinstance(source, Band) else more
-        bounds = requirement.number.bounds(like, delta)
-        return requirement.verdict(bounds.lower, bounds.upper)
+        found: dict[str, Certificate] = {}
+        for name in filter(None, (number.name, number.plain)):
+            made = certificates[name]
+            source = band_of(more, **made.recipe["band"]) if made.event == "band" else more
+            found |= certificates_of(source, [name], delta=made.delta if source is more else None)
+        lower, upper, _ = _ends(found, number)
+        return requirement.verdict(lower, upper)
 
     enough = smallest_size(
         risks.num_clients, lambda size: then(size) != NOT_DECIDED, most=_LARGEST_TRIED, fineness=_FINENESS

@@ -101,8 +101,7 @@ def worst_case_mean(
         (num_budgets, num_clients), says how the worst case weighs the clients (which ones carry the risk), and
         `details["unseen_weight"]` what it puts on clients of risk 1 that nobody has seen, also those missing="worst".
         With contamination b, the b smallest answers weigh 0: most could be hidden behind them. If the clients have
-        names, the certificate holds them, and its `carried_by` and text say who carries the worst case. Source: math
-        §3.2 and math §7.3.
+        names, its `carried_by` and text say who carries the worst case. Source: math §3.2 and math §7.3.
 
     Raises
     ------
@@ -126,15 +125,12 @@ def worst_case_mean(
         values = np.clip([value for value, _ in solved], 0.0, 1.0)  # noisy answers may lie outside
         details["client_weights"] = np.array([atoms.per_client(worst) for _, worst in solved])
         details["unseen_weight"] = np.array([worst[-1] for _, worst in solved])
-    found = recipe("worst_case_mean", {"divergence": f.name, "budget": budgets, "method": method}, band)
-    if details and band.risks.names is not None:  # the certificate says who carries its worst case
-        found["answers"] = {**found["answers"], "names": list(band.risks.names)}
     return Certificate(
         quantity=_worst_mean(f, budgets),
         value=values if budgets.ndim else values[0],
         details=details if budgets.ndim else {name: rows[0] for name, rows in details.items()},
         axes={"budget": budgets},
-        recipe=found,
+        recipe=recipe("worst_case_mean", {"divergence": f.name, "budget": budgets, "method": method}, band),
         **_terms(band, f, method),
     )
 
@@ -167,7 +163,7 @@ def _direct_mean(
             *shared_assumptions(risks, needs_binary=True),
             *(excess_assumptions(risks) if f.name == "tv" else ()),
             *dict.fromkeys(line for each in methods for line in betting_assumptions(each, seed)),
-            *chosen_before(divergence=(f.name, None), budget=(in_short(budgets), None)),
+            *chosen_before(shift_in=(f.title, None), budget=(in_short(budgets), None)),
             _within(f),
         ),
         recipe=recipe("worst_case_mean", arguments, risks),

@@ -116,12 +116,14 @@ def _observed(certificate: rb.Certificate, unseen: Unseen) -> np.ndarray:
         case "survival":
             return shares(risks, axes["threshold"])
         case "worst_case_cdf":
-            tails, budgets = shares(risks, axes["threshold"]), axes["budget"][:, np.newaxis]
-            return rb.binary_worst_case(tails, divergence=arguments["divergence"], budget=budgets)
+            tails, budgets = shares(risks, np.ravel(arguments["thresholds"])), np.reshape(arguments["budget"], (-1, 1))
+            found = rb.binary_worst_case(tails, divergence=arguments["divergence"], budget=budgets)
+            return found.reshape(np.shape(certificate.value))
         case "worst_case_mean":
             divergence, equal = rb.DIVERGENCES[arguments["divergence"]], np.full(len(risks), 1 / len(risks))
-            budgets = axes["budget"].tolist()
-            return np.array([robust_mean(risks, equal, divergence=divergence, budget=size)[0] for size in budgets])
+            sizes = np.ravel(arguments["budget"]).tolist()
+            found = np.array([robust_mean(risks, equal, divergence=divergence, budget=size)[0] for size in sizes])
+            return found.reshape(np.shape(certificate.value))
         case "wasserstein_mean" | "wasserstein_published":
             budgets = axes["cost_budget"]
             return network_curve(unseen.curves)(budgets) if unseen.curves else np.full(len(budgets), risks.mean())

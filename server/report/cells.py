@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from rich.table import Table
 
 from riskband.certificate import ESTIMATE
+from riskband.report.words import capital
 from riskband.wording import rounded_down, rounded_up
 
 VERDICTS = {True: "yes", False: "[bold red]NO[/]", None: "–"}
@@ -18,9 +19,8 @@ VERDICTS = {True: "yes", False: "[bold red]NO[/]", None: "–"}
 
 _MEAN, _SHARE = "mean risk", "P(risk ≥ {threshold:g})"
 _QUANTITIES = {
-    **dict.fromkeys(("mean_bound", "worst_case_mean", "wasserstein_mean"), _MEAN),
-    "wasserstein_published": f"{_MEAN} ([RE] Theorem 6.3)",
-    **dict.fromkeys(("survival", "worst_case_cdf", "wasserstein_cdf"), _SHARE),
+    **dict.fromkeys(("mean", "worst_mean", "transport_mean"), _MEAN),
+    **dict.fromkeys(("share", "worst_share", "transport_share"), _SHARE),
 }
 _DELTAS = {"own": "its own", "band": "the band's", "groups": "the groups'"}
 _NUM_COSTS = 5  # of a long list of cost budgets, the table shows this many
@@ -83,9 +83,12 @@ def unseen_headers(report: Mapping[str, Any]) -> list[str]:
 
 
 def certificate_table(
-    report: Mapping[str, Any], within: Callable[[Mapping[str, Any], Mapping[str, float]], str]
+    report: Mapping[str, Any],
+    within: Callable[[Mapping[str, Any], Mapping[str, float]], str],
+    *,
+    without: Collection[str] = (),
 ) -> Table:
-    """Return the table of all certificates that are upper bounds.
+    """Return the table of the upper bounds of all certificates, `without` those that stand in another one.
 
     Curves over the risk are shown at one point, the run's ``breakdown-threshold``; curves over the transport cost at
     a few. `within` says, of a certificate and a point on its axes, which networks it is about there.
@@ -93,18 +96,23 @@ def certificate_table(
     certificates, of_unseen = report["certificates"], unseen_headers(report)
     said = "estimated" if certificates and are_estimates(certificates) else "certified"
     title = f"{report['scenario']}: {said} for clients and networks that nobody has measured"
-    table = new_table(title, "of the clients", "on any network", ">is at most", "delta", *of_unseen)
-    alone = {(entry["function"], entry["divergence"]) for entry in certificates.values() if entry["event"] == "own"}
-    for entry in certificates.values():
-        has_sharper = entry["event"] == "band" and (entry["function"], entry["divergence"]) in alone
-        if "lower" in entry or has_sharper:  # bounds from both sides have tables of their own
+    table = new_table(title, "of the clients", "on any network", ">is at most", "part of delta", *of_unseen)
+    alone = {(entry["kind"], entry["divergence"]) for entry in certificates.values() if entry["event"] == "own"}
+    for name, entry in certificates.items():
+        has_sharper = entry["event"] == "band" and (entry["kind"], entry["divergence"]) in alone
+        if name in without or has_sharper:
             continue
         for point, bound, observed in _points(entry, threshold=report["config"]["breakdown-threshold"]):
             label = "" if entry["validity"] == "certificate" else f" ({entry['validity']})"
-            quantity = _QUANTITIES[entry["function"]].format(**point) + label
+            plain = _QUANTITIES.get(entry["kind"], "") if "threshold" in point or entry["kind"] != "share" else ""
+            quantity = (plain or capital(entry["quantity"])).format(**point) + _published(entry) + label
             checked = [f"{observed:.3f}", VERDICTS[bool(observed <= bound + 1e-12)]] if of_unseen else []
             table.add_row(quantity, within(entry, point), rounded_up(bound, 3), _DELTAS[entry["event"]], *checked)
     return table
+
+
+def _published(entry: Mapping[str, Any]) -> str:
+    return f" ({entry['method']})" if entry["method"].startswith("[RE]") else ""
 
 
 def _points(entry: Mapping[str, Any], *, threshold: float) -> Iterator[tuple[dict[str, float], float, float]]:

@@ -5,7 +5,6 @@ The same run with the same seed gives the same bytes, apart from the section "ti
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -16,17 +15,17 @@ import riskband as rb
 from client.privacy import epsilon_at
 from protocol.mechanisms import GAUSSIAN, mechanism_of
 from riskband.plots.bands import save_figure
+from riskband.report.findings import findings
 from riskband.report.view import RunFacts
-from riskband.verification import event_of, why_it_says_nothing
 from server.report.cells import check_lines, loss_in_words, reasons
 from server.run.folder import CERTIFICATE_FOLDER, PAGE_FILE, ResultFolder, failure_fields
 from server.run.ledger import part_of_a_run
 from strategies.asking.failures import Failure
+from strategies.certifying import by_file
 
 if TYPE_CHECKING:
-    from riskband.worst_cases.requirements import Gate
     from server.checks.unseen import Check, Unseen
-    from server.studies.study import Evaluation, Study
+    from server.studies.study import Evaluation
 
 SCHEMA = "riskband.report/1"
 
@@ -58,7 +57,13 @@ def write_report(
         Wall-clock seconds of each part of the run.
     """
     config, result, study = evaluation.config, evaluation.conclusion, evaluation.study
-    for name, certificate in (result.certificates | _required(evaluation.gate)).items():
+    names = tuple(answer.client_id for answer in result.outcome.answers)
+    found = None  # a sequence of tests may certify no candidate
+    if result.certificates:
+        given: dict[str, Any] = {"gate": evaluation.gate, "limits": study.limits(config)}
+        found = findings(result.certificates, **given, names=names, band=result.band)
+    certificates = {} if found is None else found.certificates
+    for name, certificate in certificates.items():
         with folder.writing(f"{CERTIFICATE_FOLDER}/{name}.json") as path:
             certificate.save(path)
         folder.log_event("certificate_written", name=name)
@@ -78,9 +83,9 @@ def write_report(
         "privacy": _privacy(result.risks.noise),
         "certificates": {
             name: _certificate_entry(name, certificate, evaluation.checks.get(name))
-            for name, certificate in result.certificates.items()
+            for name, certificate in certificates.items()
         },
-        "breakdowns": {},
+        "findings": None if found is None else found.to_dict(),
         "gate": None if evaluation.gate is None else evaluation.gate.to_dict(),
         **study.sections(evaluation),
         "unseen": _unseen_entry(evaluation.unseen),
@@ -94,21 +99,14 @@ def write_report(
             "node_ids_of_failures": [failure_fields(each)["node_id"] for each in result.outcome.failures],
         },
     }
-    if result.certificates:  # a sequence of tests may certify no candidate
-        facts = _facts(study, report)  # no time is among them: the same run gives the same page
-        page = rb.report_page(
-            result.certificates, require=evaluation.gate or (), title=config.run.scenario, facts=facts
-        )
+    if found is not None:
+        facts = _facts(evaluation, report)  # no time is among them: the same run gives the same page
+        shown = {name: each for name, each in certificates.items() if name not in by_file(result.required)}
+        page = rb.report_page(shown, require=evaluation.gate or (), title=config.run.scenario, facts=facts)
         with folder.writing(PAGE_FILE) as path:
             path.write_text(page, encoding="utf-8")
     folder.finish(report)
     return report
-
-
-def _required(gate: Gate | None) -> dict[str, rb.Certificate]:
-    """The certificates that verdicts follow from, by the names of their files."""
-    found = {} if gate is None else gate.certificates
-    return {re.sub("[ :]", "_", name): certificate for name, certificate in found.items()}
 
 
 def _network(evaluation: Evaluation) -> dict[str, Any]:
@@ -153,11 +151,9 @@ def _certificate_entry(name: str, certificate: rb.Certificate, check: Check | No
     entry = certificate.to_dict()
     for key in ("recipe", "details", "schema"):  # they are in the certificate's own file
         del entry[key]
-    entry["function"] = certificate.recipe["function"]
     entry["divergence"] = certificate.recipe["arguments"].get("divergence")
-    entry["event"] = event_of(certificate.recipe)
+    entry["event"] = certificate.event
     entry["file"] = f"{CERTIFICATE_FOLDER}/{name}.json"
-    entry["says_nothing"] = why_it_says_nothing(certificate)
     entry["check"] = None if check is None else check_entry(check)
     return entry
 
@@ -181,8 +177,8 @@ def _unseen_entry(unseen: Unseen | None) -> dict[str, Any]:
     return entry
 
 
-def _facts(study: Study, report: Mapping[str, Any]) -> RunFacts:
-    breakdowns = report["breakdowns"]
+def _facts(evaluation: Evaluation, report: Mapping[str, Any]) -> RunFacts:
+    study, limits = evaluation.study, evaluation.study.limits(evaluation.config)
     # An evaluator's model has no hash, since the server never saw it.
     of_model = {} if report["config"]["evaluator"] else {"Hash of the model": report["hashes"]["model"]}
     checked = check_lines(report["certificates"], worst_network=study.worst_network(report))
@@ -190,9 +186,9 @@ def _facts(study: Study, report: Mapping[str, Any]) -> RunFacts:
         who=dict(_who_answered(report)),
         hashes={**of_model, "Hash of the code": report["hashes"]["code"]},
         notes=(*study.lines(report), *study.privacy_lines(report), *checked),
-        breaks=tuple(f"For {name}, {entry['statement']}." for name, entry in breakdowns.items()),
+        limits=tuple(limits),
         names=tuple(report["network"]["client_ids"]),
-        threshold=report["config"]["breakdown-threshold"] if breakdowns else None,
+        threshold=next((at for _, at in limits), None),
     )
 
 

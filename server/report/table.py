@@ -12,19 +12,18 @@ from rich.text import Text
 
 from protocol.mechanisms import mechanism_of
 from riskband.answers.responses import who_made_the_model
-from riskband.certificate import CERTIFICATE
-from riskband.wording import TRAINERS_ANSWERED, confidence, rounded_up
+from riskband.report.words import capital
+from riskband.wording import TRAINERS_ANSWERED, rounded_up
 from server.report.cells import check_lines, num_rounds, reasons
 from server.studies import STUDIES
 
 _NUM_FAILURES = 10  # the table shows so many
 _DISTRIBUTIONS = {"laplace": "discrete Laplace", "gaussian": "discrete Gaussian"}
-_TOGETHER = {"band": "from one band", "groups": "from the bands of all groups"}
 
 
 def report_table(report: Mapping[str, Any]) -> RenderableType:
     """Return the content of report.json as a table for people, ready for rich to print."""
-    certificates = report["certificates"]
+    certificates, found = report["certificates"], report["findings"]
     study = STUDIES[report["config"]["strategy"]]
     lines = [
         _who(report["network"]),
@@ -32,18 +31,15 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
         _recorded(report["timing"]["configuration_recorded"]),
         _traffic(report),
         *study.answer_lines(report),
-        *_guarantees(certificates, has_gate=bool(report.get("gate"))),
+        *([f"{capital(found['statement'])}."] if found else []),
         *_privacy(report.get("privacy")),
         *study.privacy_lines(report),
     ]
-    lines += [f"Breakdown, {name}: {entry['statement']}." for name, entry in report["breakdowns"].items()]
-    lines += [
-        f"Where {name} is 1 it says nothing: {entry['says_nothing']}."
-        for name, entry in certificates.items()
-        if entry["says_nothing"]
-    ]
+    if found:
+        lines += [each["statement"] for each in found["breakdowns"]]
+        lines += [f"Where {name} is 1 it says nothing: {why}." for name, why in found["says_nothing"].items()]
     lines += check_lines(certificates, worst_network=study.worst_network(report))
-    text = Text("\n".join([*lines, *study.lines(report), *_assumptions(report), *_required(report.get("gate"))]))
+    text = Text("\n".join([*lines, *study.lines(report), *_assumed(found), *_required(report.get("gate"))]))
     text.highlight_words([TRAINERS_ANSWERED], style="bold red")
     text.highlight_regex(r"(?m)^ *FAIL\b", style="bold red")
     return Group(_who_made_the_model(report), *study.tables(report), text)
@@ -103,33 +99,6 @@ def _traffic(report: Mapping[str, Any]) -> str:
     )
 
 
-def _guarantees(certificates: Mapping[str, Any], *, has_gate: bool) -> Iterator[str]:
-    """One line for each kind of guarantee: how valid, how sure, together with which others."""
-    groups: dict[tuple[str, float, str], list[str]] = {}
-    for name, entry in certificates.items():
-        groups.setdefault((entry["validity"], entry["delta"], entry["event"]), []).append(name)
-    for (validity, delta, event), names in groups.items():
-        sure = f"{validity}, confidence {confidence(delta)} (delta = {delta:g})"
-        yield f"Validity: {sure}, {_scope(event, len(names))}: {', '.join(names)}."
-    events = [
-        (delta, len(names) if event == "own" else 1)
-        for (kind, delta, event), names in groups.items()
-        if kind == CERTIFICATE
-    ]
-    spent, num_events = sum(delta * count for delta, count in events), sum(count for _, count in events)
-    if num_events > 1 and spent < 1.0:
-        which = "All of these" if has_gate else "All certificates"  # what is required has a delta beside theirs
-        yield f"{which} hold at once with confidence {confidence(spent)}: their deltas add up to {spent:g}."
-
-
-def _scope(event: str, num_certificates: int) -> str:
-    """What holds together with what."""
-    if event == "own":
-        return "on its own" if num_certificates == 1 else f"each of {num_certificates} on its own"
-    together = "on its own" if num_certificates == 1 else f"all {num_certificates} at once"
-    return f"{together}, {_TOGETHER[event]}"
-
-
 def _privacy(section: Mapping[str, Any] | None) -> Iterator[str]:
     """The line about the noise, if there is any."""
     if section is None:
@@ -154,17 +123,14 @@ def _who_made_the_model(report: Mapping[str, Any]) -> Text:
     return Text(f"{line}.", style="bold red" if answered_by == "trainers" else "")
 
 
-def _assumptions(report: Mapping[str, Any]) -> list[str]:
-    lists = [entry["assumptions"] for entry in report["certificates"].values()]
-    lists += [report["gate"]["assumptions"]] if report.get("gate") else []
-    distinct = dict.fromkeys(text for each in lists for text in each)
-    return ["Assumed:", *(f"  - {text}" for text in distinct)] if distinct else []
+def _assumed(found: Mapping[str, Any] | None) -> list[str]:
+    return ["Assumed:", *(f"  - {text}" for text in found["assumptions"])] if found else []
 
 
 def _required(gate: Mapping[str, Any] | None) -> list[str]:
     """One line for each verdict, and what a command says by its exit status."""
     if gate is None:
         return []
-    title = f"Required, all of it at once with confidence {confidence(gate['delta'])}, if what is assumed is true:"
+    title = "Required, if what is assumed is true:"
     verdicts = [f"  {each['statement']}" for each in gate["requirements"]]
     return [title, *verdicts, f"{gate['verdict']} (exit status {gate['exit_status']})"]

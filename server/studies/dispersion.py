@@ -17,7 +17,6 @@ from riskband.functionals.functional import BOUND_METHODS, FUNCTIONALS, resolve
 from riskband.groups.comparisons import gap_ends
 from riskband.groups.group_bands import GroupBands
 from riskband.plots.dispersion import dispersion_figure
-from riskband.wording import confidence
 from server.checks.unseen import Check, Unseen
 from server.report.cells import VERDICTS, interval, new_table, number, unseen_headers
 from server.sections import Names, Section, is_distinct, one_of, rule
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from server.settings import RunConfig
 
 _NUM_SMALL = 10  # groups that are too small are named up to this many
+_CURVES = ("lorenz", "quantiles")
 _SHARE, _LEVELS = 0.5, (0.5, 0.9)  # points of the curves that the table shows
 
 
@@ -100,6 +100,11 @@ class DispersionStudy(Study):
         groups = [_group_table(report)] if "groups" in report else []
         return [*super().tables(report), table, *groups]
 
+    def elsewhere(self, report: Mapping[str, Any]) -> list[str]:
+        """Return the measures, the curves and what is said of groups."""
+        measures = [each["certificate"] for each in report["dispersion"]["measures"] if each["certificate"]]
+        return [*measures, *_CURVES, *(["group_largest_gap", "group_worst"] if "groups" in report else [])]
+
     def lines(self, report: Mapping[str, Any]) -> Iterator[str]:
         """Yield what is to be said below the tables."""
         unbounded = [each["quantity"] for each in report["dispersion"]["measures"] if each["certificate"] is None]
@@ -111,9 +116,8 @@ class DispersionStudy(Study):
         if groups:
             gap, worst = groups["largest_mean_gap"], groups["worst_mean"]
             yield (
-                f"Groups, all at once with confidence {confidence(groups['delta'])} (delta = {groups['delta']:g}): the "
-                f"largest gap between two mean risks lies between {interval(gap)}, the largest mean risk between "
-                f"{interval(worst)}."
+                f"Groups: the largest gap between two mean risks lies between {interval(gap)}, the largest mean risk "
+                f"between {interval(worst)}."
             )
             sizes = [f"{name} ({count})" for name, count in groups["too_small"].items()]
             small = ", ".join(sizes[:_NUM_SMALL]) + (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,12 +14,7 @@ from torch import nn
 
 from protocol.models import model_arrays
 from protocol.questions import Candidate, LossQuery
-from riskband.answers.risks import ClientRisks
-from riskband.bands.band import Band
-from riskband.certificate import CERTIFICATE
-from riskband.search import Bracket
-from riskband.wording import down_to_digits
-from riskband.worst_cases.requirements import Gate, require
+from riskband.worst_cases.requirements import Gate, read_requirements, verdicts_on
 from server.checks.unseen import Check, Unseen, unseen_clients
 from server.report.cells import certificate_table, loss_in_words
 from server.sections import Rule, Section
@@ -111,24 +106,17 @@ class Study(ABC):
         """Return networks at a known distance, if it has any; `show` takes the name of that stage."""
         return ()
 
-    def band(self, config: RunConfig, conclusion: Any) -> Band:
-        """Return a band of the answers with both sides."""
-        band: Band = conclusion.band
-        return band
-
     def gate(self, config: RunConfig, conclusion: Any) -> Gate | None:
-        """Return the verdicts on what the run requires; None if it requires nothing.
+        """Return the verdicts on what the run requires; None if it requires nothing."""
+        asked = read_requirements(config.question.require)
+        return verdicts_on(conclusion.required, asked, delta=config.question.delta) if asked else None
 
-        Each number is bounded by itself where that is possible, or else all are read off one band.
+    def limits(self, config: RunConfig) -> list[tuple[float, float | None]]:
+        """Return limits of the mean, or of the share of clients with a risk of at least a threshold.
+
+        How far a network may shift while one is kept is said of them, as of what is required.
         """
-        asked = config.question
-        if not asked.require:
-            return None
-        band = self.band(config, conclusion)
-        answers = band.answers
-        if isinstance(answers, ClientRisks) and answers.are_as_measured and asked.local == "marginal":
-            return require(answers, asked.require, delta=asked.delta)
-        return require(band, asked.require)
+        return []
 
     @abstractmethod
     def sections(self, evaluation: Evaluation) -> dict[str, Any]:
@@ -140,7 +128,11 @@ class Study(ABC):
 
     def tables(self, report: Mapping[str, Any]) -> list[Table]:
         """Return its tables of a report: that of the certificates, and what else it has."""
-        return [certificate_table(report, self.within)]
+        return [certificate_table(report, self.within, without=self.elsewhere(report))]
+
+    def elsewhere(self, report: Mapping[str, Any]) -> Collection[str]:
+        """Return the certificates that stand in a table of the study's own, and not in that of all."""
+        return ()
 
     def within(self, entry: Mapping[str, Any], point: Mapping[str, float]) -> str:
         """Return which networks a certificate is about at a point of its axes, for the table."""
@@ -173,27 +165,6 @@ def architecture(config: RunConfig) -> dict[str, Any]:
 def loss_query(config: RunConfig) -> LossQuery:
     """Return the question about the plain loss."""
     return LossQuery(loss=config.question.loss, **architecture(config))
-
-
-def breakdowns(evaluation: Evaluation, *, budget: str, source: str, goal: str) -> dict[str, dict[str, Any]]:
-    """Return the section "breakdowns": up to which budget, as it is called, a goal is certified.
-
-    `source` is the certificate that a breakdown is of, with "{}" for the breakdown's name.
-    """
-    result, entries = evaluation.conclusion, {}
-    for name, bracket in result.breakdowns.items():
-        is_certified = result.certificates[source.format(name)].validity == CERTIFICATE
-        found = f"it is {'certified' if is_certified else 'estimated'} that {goal}"
-        entries[name] = {"statement": _breakdown_words(bracket, budget, found), **finite_ends(bracket)}
-    return entries
-
-
-def _breakdown_words(bracket: Bracket, budget: str, found: str) -> str:
-    if np.isneginf(bracket.lower):
-        return f"not even without a shift {found.replace('it is', 'is it', 1)}"
-    if np.isposinf(bracket.upper):
-        return f"up to {budget} {down_to_digits(bracket.lower)} and possibly beyond, {found}"
-    return f"up to {budget} {down_to_digits(bracket.lower)} {found}"
 
 
 def finite_ends(interval: Any) -> dict[str, float | None]:

@@ -59,9 +59,10 @@ def target_entry(
 ) -> dict[str, Any]:
     """Return the section "target" of a report, as plain data, for what the configuration asks."""
     assert evaluation.unseen is not None
-    result, delta = evaluation.conclusion, evaluation.config.question.delta
-    # Measured risks on equally many examples: no step to true risks is needed.
-    source, after = (rb.band(answers, delta=delta / 2, local="observed") for answers in (result.risks, target.answers))
+    # Half of delta is for this, a half of that for each network. Measured risks on equally many examples: no step to
+    # true risks is needed.
+    result, delta = evaluation.conclusion, evaluation.config.question.delta / 4.0
+    source, after = (rb.band(answers, delta=delta, local="observed") for answers in (result.risks, target.answers))
     distances: dict[str, dict[str, Any]] = {}
     for name in divergences:
         bound = rb.divergence_lower_bound(source, after, divergence=name)

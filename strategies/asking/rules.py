@@ -16,7 +16,7 @@ from protocol.questions import AdversarialAnswer, AdversarialQuery, Answer, Cand
 from riskband.adversaries.names import REPRESENTATION
 from riskband.answers.adversarial import GUARANTEES
 from riskband.answers.concave_curves import rounding_of_curve
-from riskband.answers.risks import is_count
+from riskband.answers.counts import is_count
 from riskband.checks import LARGEST_COST, LARGEST_NOISY_RISK, MAX_EXAMPLES, SMALLEST_COST, float_rounding
 from riskband.models.losses import get_loss
 from strategies.asking.failures import FailureReason

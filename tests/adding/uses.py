@@ -87,7 +87,7 @@ def the_command(folder: Path) -> None:
     assert main(["certify", *table, *asked, *required, "--out", str(out)]) == 0
     assert main(["verify", str(out)]) == 0
     names = set(json.loads(out.read_text())["certificates"])
-    assert {"worst_case_mean_le_cam", "worst_case_cdf_le_cam", "tilted:5"} <= names
+    assert {"worst_mean:le_cam:0.1", "tilted:5"} <= names
     assert main(["certify", *table, "--require", "worst_mean:le_cam:0.1<=0.05"]) == 1
     assert main(["report", str(out), "-o", str(page)]) == 0
     text = re.sub(r"<[^>]*>", "", page.read_text())

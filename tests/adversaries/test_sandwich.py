@@ -18,6 +18,7 @@ from riskband.adversaries import (
     wda_attack,
 )
 from riskband.adversaries.attacks.base import client_curves
+from riskband.adversaries.bounds import sandwich
 from riskband.adversaries.bounds.sandwich import class_distances
 from riskband.adversaries.registry import builder
 from riskband.checks import RefusedError
@@ -159,8 +160,8 @@ def test_halved_constants_are_caught_by_an_attack():
     """Negative control: a certificate that is wrong by a factor of two contradicts what was attained."""
 
     class Halved(LipschitzAdversary):
-        def geometry(self, batch, layers):
-            found = super().geometry(batch, layers)
+        def geometry(self, batch, reading):
+            found = super().geometry(batch, reading)
             return found._replace(speeds=found.speeds / 2.0)
 
     model, x, y = problem()
@@ -310,8 +311,8 @@ def test_slack_at_the_example_alone_is_caught_by_an_attack():
     """Negative control: where the walk ends, rounding has made a flip nearer than any is."""
 
     class Still(LipschitzAdversary):
-        def geometry(self, batch, layers):
-            found = super().geometry(batch, layers)
+        def geometry(self, batch, reading):
+            found = super().geometry(batch, reading)
             return found._replace(speeds=found.speeds - found.drift)
 
     model, x, y = common_mode()
@@ -339,6 +340,18 @@ def test_nothing_is_remembered_of_a_model_and_a_batch_stays_as_it_was():
     fresh = LipschitzAdversary(model, input_problem("zero_one", 1, "l2")).examine(changed).bounding.costs
     assert torch.equal(after, fresh)
     assert not torch.equal(after, before)
+
+
+def test_a_model_is_read_once_for_all_batches_and_anew_for_every_client(monkeypatch):
+    num_read = []
+    read = sandwich.lipschitz_constants
+    monkeypatch.setattr(sandwich, "has_local_rules", lambda layers: False)
+    monkeypatch.setattr(sandwich, "lipschitz_constants", lambda *a, **k: num_read.append(1) or read(*a, **k))
+    model, x, y = problem()
+    adversary = LipschitzAdversary(model, input_problem("margin", 1, "l2"))
+    for _ in range(2):
+        client_curves(adversary, model, x, y, loss="margin", batch_size=3)
+    assert len(num_read) == 2
 
 
 def test_a_negative_divisor_is_no_average():

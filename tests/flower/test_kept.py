@@ -168,7 +168,7 @@ def test_errors_and_losses_are_taken_as_they_are(settings, metrics):
         (
             {"accuracy": "eval_acc"},
             {"eval_acc": float("nan")},
-            r"must lie in \[0, 1\], got nan; let such a client raise",
+            r"must lie in \[0, 1\], got nan; say drop_missing=True, or let such a client raise",
         ),
         ({"accuracy": "eval_acc"}, {"eval_acc": [0.5, 0.5]}, "metric 'eval_acc' must be one number"),
         ({"accuracy": "accuracy"}, {}, "every client must send 'accuracy', got eval_acc, num-examples"),
@@ -180,7 +180,7 @@ def test_errors_and_losses_are_taken_as_they_are(settings, metrics):
         (
             {"accuracy": "eval_acc", "aggregate": lambda records, key: MetricRecord({})},  # Flower's divides by 0
             {"num-examples": 0},
-            "some client must have examples, got 0 from all 12",
+            "some client must have examples, got 0 or nothing from all 12",
         ),
     ],
 )
@@ -215,9 +215,9 @@ def test_an_accuracy_that_is_no_share_may_be_one_of_those_that_are_wrong():
 def test_clients_without_examples_are_missing_by_name(names, mean):
     nothing = {"num-examples": 0, "eval_acc": mean}
     client = app(lambda k, r: {"site": k, **(nothing if k in (3, 8) else {})})
-    named = "2 clients have 0 examples and count as missing: " + ("[38], [38]$" if names else "number [0-9]+, number")
-    found = {}
+    found, rule = {}, "2 clients have 0 examples and count as missing: "
     for is_watched in (True, False):
+        named = rule + ("[38], [38]$" if names else "[0-9]{9,}, [0-9]{9,}$" if is_watched else "number [0-9]+, number")
         kept = KeepRisks(accuracy="eval_acc", aggregate=lambda records, key: MetricRecord({}), **names)
         with pytest.warns(UserWarning, match=named):
             start(kept.watch(fedavg(kept)) if is_watched else fedavg(kept), client)
@@ -226,7 +226,16 @@ def test_clients_without_examples_are_missing_by_name(names, mean):
     for risks in (found[True].risks(), found[False].risks(num_missing=0)):
         assert sorted(risks.num_examples.tolist()) == [SIZES[k] for k in with_examples]
         assert (risks.num_missing, risks.num_clients) == (2, NUM_CLIENTS - 2)
-        assert sorted(risks.names or ()) == sorted(str(k) for k in with_examples if names)
+    if names:
+        assert (
+            set(found[True].risks().names)
+            == set(found[False].risks(num_missing=0).names)
+            == set(map(str, with_examples))
+        )
+    else:
+        last = found[True].rounds[-1]
+        assert set(last.names) == last.asked - last.missing.keys()
+        assert found[False].risks(num_missing=0).names is None
     assert found[False].risks(num_missing=4).num_missing == 6  # who did not reply, and these
     with pytest.warns(UserWarning, match="how many clients were asked is not known"):
         assert found[False].risks().num_missing == 2
@@ -252,9 +261,13 @@ def silent(is_silent):
 
 def test_clients_that_did_not_reply_are_missing_and_are_warned_of():
     kept = KeepRisks(accuracy="eval_acc")
-    with pytest.warns(UserWarning, match="2 of 12 clients that were asked did not reply"):
+    with pytest.warns(UserWarning, match=r"2 of 12 clients that were asked count as missing: \d+ \(.*no.*\), "):
         start(kept.watch(fedavg(kept)), silent(lambda k, r: k < 2))
     assert kept.risks().num_missing == 2
+    last = kept.rounds[-1]
+    assert set(last.names) == last.asked - last.missing.keys()
+    assert len(last.names) == 10
+    assert all("RuntimeError" in why for why in last.missing.values())
     known = rb.ClientRisks(
         error_rates(NUM_ROUNDS, range(2, 12)), SIZES[2:], num_missing=2, missing="worst", answered_by="trainers"
     )
@@ -265,7 +278,9 @@ def test_clients_that_did_not_reply_are_missing_and_are_warned_of():
 
 
 def test_a_last_round_without_replies_is_not_replaced_by_an_earlier_one():
-    kept = kept_by(silent(lambda k, r: r == NUM_ROUNDS))
+    with pytest.warns(UserWarning, match=r"12 of 12 clients .* [.]{3}$"):
+        kept = kept_by(silent(lambda k, r: r == NUM_ROUNDS))
+    assert kept.rounds[-1].missing.keys() == kept.rounds[-1].asked
     assert len(kept.rounds) == NUM_ROUNDS
     with pytest.raises(ValueError, match="round 3 has no risks: no client replied"):
         kept.certify(delta=0.05)

@@ -81,13 +81,13 @@ def test_certificates_say_how_they_were_made_and_verify():
         assert certificate.method == {1: "betting", 5: "betting"}.get(
             certificate.recipe["arguments"].get("seed"), certificate.method
         )
-    assert "chosen before any answer was seen: divergence own, budget 0.1 to 0.3 (2)" in own.assumptions
+    assert "chosen before any answer was seen: shift in own, budget 0.1 to 0.3 (2)" in own.assumptions
     assert own.method == "betting"
     assert certificate.method == "truncated:0.9:1 band"
 
 
 def test_equal_numbers_of_examples_are_assumed_by_design_where_they_are_used():
-    line = "numbers of examples that are all equal are so by design, not by chance"
+    line = "the same number of examples for all clients was planned, and is no accident"
     for risks, is_used in ((COUNTED, True), (UNEQUAL, False), (OTHER, False)):
         assert (line in rb.cvar(risks, 0.9, delta=0.05).assumptions) == is_used
         assert (line in rb.worst_case_mean(risks, divergence="tv", budget=0.1, delta=0.05).assumptions) == is_used

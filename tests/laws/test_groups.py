@@ -9,20 +9,23 @@ from hypothesis import strategies as st
 
 import riskband as rb
 from riskband.groups import comparisons
+from riskband.groups.comparisons import compared
 from tests.laws.draws import LOCALS, METHODS, client_risks
 
 FUNCTIONALS = st.sampled_from(["mean", "cvar:0.8", "quantile:0.5", "smoothed_median:0.2", "gini", "mean_range:2"])
-COMPARISONS = {
-    "largest_gap": comparisons.largest_gap,
-    "quadratic_gaps": comparisons.quadratic_gaps,
-    "group_variance": comparisons.group_variance,
-    "worst_group": comparisons.worst_group,
-    "weighted_group_mean": comparisons.weighted_group_mean,
-    "cvar_fairness": lambda bands, functional: comparisons.cvar_fairness(bands, functional, level=0.5),
-    "group_transform_mean": lambda bands, functional: comparisons.group_transform_mean(
-        bands, functional, [0.3, -1.0, 2.0]
-    ),
+OPTIONS = {
+    "largest_gap": {},
+    "quadratic_gaps": {},
+    "group_variance": {},
+    "worst_group": {},
+    "weighted_group_mean": {},
+    "cvar_fairness": {"level": 0.5},
+    "group_transform_mean": {"transform": [0.3, -1.0, 2.0]},
 }
+
+
+def between(bands, first, second, functional, **options):
+    return compared(bands, "group_gap", functional, first=first, second=second, **options)
 
 
 @st.composite
@@ -89,27 +92,27 @@ def test_no_pair_in_the_box_leaves_the_largest_gap(box, seed):
 def test_comparisons_agree_with_each_other(bands, functional):
     intervals = rb.group_intervals(bands, functional)
     gaps = [
-        comparisons.group_gap(bands, a, b, functional) for a in bands.names for b in bands.names if a < b
+        compared(bands, "group_gap", functional, first=a, second=b) for a in bands.names for b in bands.names if a < b
     ]  # fmt: skip
-    largest = comparisons.largest_gap(bands, functional)
+    largest = compared(bands, "largest_gap", functional)
     assert largest.lower == pytest.approx(max(gap.lower for gap in gaps), abs=1e-12)
     assert largest.upper == pytest.approx(max(gap.upper for gap in gaps), abs=1e-12)
-    worst, average = comparisons.worst_group(bands, functional), comparisons.weighted_group_mean(bands, functional)
+    worst, average = compared(bands, "worst_group", functional), compared(bands, "weighted_group_mean", functional)
     assert average.lower <= worst.lower + 1e-12
     assert average.upper <= worst.upper + 1e-12
     if len(gaps) == 1:
-        squared = comparisons.group_gap(bands, *bands.names, functional, squared=True)
-        assert comparisons.quadratic_gaps(bands, functional) == pytest.approx(squared, abs=1e-12)
-        assert comparisons.group_gap(bands, *bands.names[::-1], functional) == gaps[0]
-    assert comparisons.cvar_fairness(bands, functional, level=0.0).upper == pytest.approx(0.0, abs=1e-12)
-    variance = comparisons.group_variance(bands, functional)
-    second = comparisons.group_transform_mean(bands, functional, [0, 0, 1])
+        squared = between(bands, *bands.names, functional, squared=True)
+        assert compared(bands, "quadratic_gaps", functional) == pytest.approx(squared, abs=1e-12)
+        assert between(bands, *bands.names[::-1], functional) == gaps[0]
+    assert compared(bands, "cvar_fairness", functional, level=0.0).upper == pytest.approx(0.0, abs=1e-12)
+    variance = compared(bands, "group_variance", functional)
+    second = compared(bands, "group_transform_mean", functional, transform=[0, 0, 1])
     assert variance.upper <= second.upper + 1e-12  # E T² - (E T)²
     assert all(lower <= upper for lower, upper in intervals.values())
 
 
 @settings(max_examples=40)
-@given(grouped(), FUNCTIONALS, st.sampled_from(sorted(COMPARISONS)), st.randoms(use_true_random=False))
+@given(grouped(), FUNCTIONALS, st.sampled_from(sorted(OPTIONS)), st.randoms(use_true_random=False))
 def test_the_order_of_clients_and_groups_changes_nothing(drawn, functional, name, random):
     risks, groups = drawn
     order = list(range(risks.num_clients))
@@ -117,16 +120,17 @@ def test_the_order_of_clients_and_groups_changes_nothing(drawn, functional, name
     place = {client: new for new, client in enumerate(order)}
     shuffled = rb.ClientRisks(risks.values[order], risks.num_examples[order], risks.binary)
     moved = {group: [place[client] for client in clients] for group, clients in reversed(groups.items())}
-    first = COMPARISONS[name](rb.group_bands(risks, groups, delta=0.1), functional)
-    second = COMPARISONS[name](rb.group_bands(shuffled, moved, delta=0.1), functional)
+    first = compared(rb.group_bands(risks, groups, delta=0.1), name, functional, **OPTIONS[name])
+    second = compared(rb.group_bands(shuffled, moved, delta=0.1), name, functional, **OPTIONS[name])
     assert first == pytest.approx(second, abs=1e-12)
 
 
 @settings(max_examples=40)
-@given(grouped(), FUNCTIONALS, st.sampled_from(sorted(COMPARISONS)), LOCALS)
+@given(grouped(), FUNCTIONALS, st.sampled_from(sorted(OPTIONS)), LOCALS)
 def test_a_smaller_delta_gives_a_wider_interval(drawn, functional, name, local):
     wide, narrow = (
-        COMPARISONS[name](rb.group_bands(*drawn, delta=delta, local=local), functional) for delta in (0.05, 0.5)
+        compared(rb.group_bands(*drawn, delta=delta, local=local), name, functional, **OPTIONS[name])
+        for delta in (0.05, 0.5)
     )
     assert wide.lower <= narrow.lower + 1e-12
     assert wide.upper >= narrow.upper - 1e-12

@@ -94,7 +94,7 @@ def test_a_change_to_it_is_seen(name):
         ("mean of trainers", "seed 3"),
         ("mean of a histogram", "method hoeffding"),
         ("mean of a histogram", "the edges of the bins"),
-        ("worst mean", "divergence chi2, budget 0 to 0.2 (2)"),
+        ("worst mean", "shift in χ² divergence, budget 0 to 0.2 (2)"),
         ("quantile of the doubtful", "level 0.5"),
         ("gini", "measure gini"),
         ("shares under transport", "thresholds 0.9, cost budget 0.1"),

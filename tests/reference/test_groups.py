@@ -15,6 +15,7 @@ from riskband.answers.risks import default_eta
 from riskband.bands.levels import berk_jones_levels, dkw_levels
 from riskband.functionals.transforms import absolute_transform
 from riskband.groups import comparisons
+from riskband.groups.comparisons import compared
 
 
 def answers(num_clients=60, seed=1, **options):
@@ -146,19 +147,19 @@ def fixed(intervals):
 def test_comparisons_of_known_intervals_by_hand():
     own = fixed({20: (0.1, 0.2), 25: (0.3, 0.5), 15: (0.15, 0.6)})
     weights = {"a": 0.5, "b": 0.25, "c": 0.25}
-    assert comparisons.group_gap(BANDS, "a", "b", own) == pytest.approx((0.1, 0.4))
-    assert comparisons.group_gap(BANDS, "a", "b", own, squared=True) == pytest.approx((0.01, 0.16))
-    assert comparisons.largest_gap(BANDS, own) == pytest.approx((0.1, 0.5))
-    assert comparisons.worst_group(BANDS, own) == pytest.approx((0.3, 0.6))
-    assert comparisons.weighted_group_mean(BANDS, own, weights=weights) == pytest.approx((0.1625, 0.375))
-    square = comparisons.group_transform_mean(BANDS, own, [0, 0, 1])
+    assert compared(BANDS, "group_gap", own, first="a", second="b") == pytest.approx((0.1, 0.4))
+    assert compared(BANDS, "group_gap", own, first="a", second="b", squared=True) == pytest.approx((0.01, 0.16))
+    assert compared(BANDS, "largest_gap", own) == pytest.approx((0.1, 0.5))
+    assert compared(BANDS, "worst_group", own) == pytest.approx((0.3, 0.6))
+    assert compared(BANDS, "weighted_group_mean", own, weights=weights) == pytest.approx((0.1625, 0.375))
+    square = compared(BANDS, "group_transform_mean", own, transform=[0, 0, 1])
     assert square == pytest.approx(((0.01 + 0.09 + 0.0225) / 3, (0.04 + 0.25 + 0.36) / 3))
-    distance = comparisons.group_transform_mean(BANDS, own, absolute_transform(0.4), weights=weights)
+    distance = compared(BANDS, "group_transform_mean", own, transform=absolute_transform(0.4), weights=weights)
     assert distance == pytest.approx((0.5 * 0.2, 0.5 * 0.3 + 0.25 * 0.1 + 0.25 * 0.25))
-    assert comparisons.quadratic_gaps(BANDS, own).lower == pytest.approx((0.1**2 + 2 * 0.05**2) / 3)
-    assert comparisons.cvar_fairness(BANDS, own, level=0.0) == pytest.approx((0.0, 0.0))
+    assert compared(BANDS, "quadratic_gaps", own).lower == pytest.approx((0.1**2 + 2 * 0.05**2) / 3)
+    assert compared(BANDS, "cvar_fairness", own, level=0.0) == pytest.approx((0.0, 0.0))
     # The worst quarter by weight: c at .6, the others at their lower ends.
-    assert comparisons.cvar_fairness(BANDS, own, level=0.75, weights=weights).upper == pytest.approx(0.6 - 0.275)
+    assert compared(BANDS, "cvar_fairness", own, level=0.75, weights=weights).upper == pytest.approx(0.6 - 0.275)
 
 
 def test_every_band_is_that_of_its_clients_at_its_part_of_delta():
@@ -207,11 +208,7 @@ OPTIONS = {
 @pytest.mark.parametrize("comparison", OPTIONS)
 def test_certificates_hold_the_interval_and_verify(comparison, functional):
     certificate = rb.group_certificate(BANDS, comparison, functional, **OPTIONS[comparison])
-    interval = (
-        getattr(comparisons, comparison)(BANDS, functional, **OPTIONS[comparison])
-        if comparison != "group_gap"
-        else (comparisons.group_gap(BANDS, "c", "a", functional, squared=True))
-    )
+    interval = compared(BANDS, comparison, functional, **OPTIONS[comparison])
     assert (certificate.lower, certificate.value) == pytest.approx(tuple(interval))
     assert certificate.validity == "certificate"
     assert certificate.delta == pytest.approx(0.1)
@@ -278,7 +275,7 @@ def test_missing_and_wrong_answers_count_in_every_group():
             assert np.all(bands[name].upper(x) >= plain[name].upper(x))
         certificate = rb.group_certificate(bands, "worst_group", "mean")
         assert rb.verify(certificate).ok
-        assert certificate.value > comparisons.worst_group(plain, "mean").upper
+        assert certificate.value > compared(plain, "worst_group", "mean").upper
     with pytest.raises(ValueError, match="group 'c'"):
         rb.group_bands(answers(contamination=15), THREE, delta=0.1)
 
@@ -339,27 +336,27 @@ def test_assumptions_speak_of_groups():
             "need method berk_jones or dkw, got 'truncated",
         ),
         (lambda: BANDS["d"], "one of a, b, c"),
-        (lambda: comparisons.group_gap(BANDS, "a", "a", "mean"), "two different groups"),
-        (lambda: comparisons.group_gap(BANDS, "a", "d", "mean"), "one of a, b, c"),
-        (lambda: comparisons.worst_group(BANDS, "median"), "functional must be one of"),
-        (lambda: comparisons.worst_group(BANDS, "cvar"), "too few or too many"),
-        (lambda: comparisons.worst_group(BANDS, "cvar:x"), "must be numbers"),
-        (lambda: comparisons.worst_group(BANDS, "cvar:1"), r"in \[0, 1\)"),
-        (lambda: comparisons.worst_group(BANDS, "quantile:nan"), "level must lie in"),
-        (lambda: comparisons.worst_group(BANDS, 3), "must be a name"),
-        (lambda: comparisons.worst_group(BANDS, lambda band: 3), "lower <= upper"),
-        (lambda: comparisons.worst_group(BANDS, lambda band: (0.5, 0.1)), "lower <= upper"),
-        (lambda: comparisons.worst_group(BANDS, "mean_log_deviation"), "cannot be bounded in group 'a'"),
+        (lambda: compared(BANDS, "group_gap", "mean", first="a", second="a"), "two different groups"),
+        (lambda: compared(BANDS, "group_gap", "mean", first="a", second="d"), "one of a, b, c"),
+        (lambda: compared(BANDS, "worst_group", "median"), "functional must be one of"),
+        (lambda: compared(BANDS, "worst_group", "cvar"), "too few or too many"),
+        (lambda: compared(BANDS, "worst_group", "cvar:x"), "must be numbers"),
+        (lambda: compared(BANDS, "worst_group", "cvar:1"), r"in \[0, 1\)"),
+        (lambda: compared(BANDS, "worst_group", "quantile:nan"), "level must lie in"),
+        (lambda: compared(BANDS, "worst_group", 3), "must be a name"),
+        (lambda: compared(BANDS, "worst_group", lambda band: 3), "lower <= upper"),
+        (lambda: compared(BANDS, "worst_group", lambda band: (0.5, 0.1)), "lower <= upper"),
+        (lambda: compared(BANDS, "worst_group", "mean_log_deviation"), "cannot be bounded in group 'a'"),
         (
             lambda: rb.group_certificate(rb.group_bands(answers(), ["a"] * 60, delta=0.1), "largest_gap", "mean"),
             "at least 2 groups",
         ),
-        (lambda: comparisons.group_variance(BANDS, "mean", weights={"a": 1.0}), "one number for each"),
-        (lambda: comparisons.group_variance(BANDS, "mean", weights=dict.fromkeys("abc", 0.3)), "sum to 0.9"),
-        (lambda: comparisons.group_variance(BANDS, "mean", weights={"a": 1.5, "b": -0.5, "c": 0.0}), "be >= 0"),
-        (lambda: comparisons.cvar_fairness(BANDS, level=1.0), r"in \[0, 1\)"),
-        (lambda: comparisons.group_transform_mean(BANDS, "mean", ["x"]), "finite coefficients"),
-        (lambda: comparisons.group_transform_mean(BANDS, "quantile_range:0.1:0.9", [np.inf]), "finite coefficients"),
+        (lambda: compared(BANDS, "group_variance", "mean", weights={"a": 1.0}), "one number for each"),
+        (lambda: compared(BANDS, "group_variance", "mean", weights=dict.fromkeys("abc", 0.3)), "sum to 0.9"),
+        (lambda: compared(BANDS, "group_variance", "mean", weights={"a": 1.5, "b": -0.5, "c": 0.0}), "be >= 0"),
+        (lambda: compared(BANDS, "cvar_fairness", "mean", level=1.0), r"in \[0, 1\)"),
+        (lambda: compared(BANDS, "group_transform_mean", "mean", transform=["x"]), "finite coefficients"),
+        (lambda: compared(BANDS, "group_transform_mean", "hoover", transform=[np.inf]), "finite coefficients"),
         (lambda: rb.group_certificate(BANDS, "gap", "mean"), "comparison must be one of"),
         (lambda: rb.group_certificate(BANDS, "largest_gap", fixed({})), "functional with a name"),
         (lambda: rb.group_certificate(BANDS, "largest_gap", "mean", level=0.1), "options of largest_gap do not fit"),

@@ -1,28 +1,25 @@
 import copy
 from typing import Any
 
-import numpy as np
 import pytest
 from rich.console import Console
 
 from riskband.answers.responses import FRESH_CLIENTS
-from riskband.search import Bracket
 from riskband.wording import TRAINERS_ANSWERED
 from server.report.table import report_table
-from server.studies.study import _breakdown_words
 
 
-def entry(function: str, value: Any, observed: Any, **changes: Any) -> dict[str, Any]:
+def entry(kind: str, value: Any, observed: Any, **changes: Any) -> dict[str, Any]:
     return {
-        "function": function,
+        "kind": kind,
+        "quantity": "a quantity",
+        "method": "betting",
         "divergence": None,
         "event": "band",
         "validity": "certificate",
         "delta": 0.05,
         "axes": {},
         "value": value,
-        "assumptions": ["clients are drawn independently"],
-        "says_nothing": None,
         "check": {"holds": True, "smallest_margin": 0.01, "observed": observed},
         **changes,
     }
@@ -40,10 +37,10 @@ REPORT = {
         "failures": [{"client_id": None, "reason": "node-missing", "detail": ""}] * 2,
     },
     "certificates": {
-        "mean": entry("mean_bound", 0.1234, 0.1111, event="own"),
-        "survival": entry("survival", [0.9, 0.4321, 0.2], [0.8, 0.3, 0.1], axes={"threshold": [0.1, 0.25, 0.4]}),
+        "mean": entry("mean", 0.1234, 0.1111, event="own"),
+        "survival": entry("share", [0.9, 0.4321, 0.2], [0.8, 0.3, 0.1], axes={"threshold": [0.1, 0.25, 0.4]}),
         "worst_case_mean_kl": entry(
-            "worst_case_mean", [0.2222, 0.3333], [0.2, 0.3], axes={"budget": [0.05, 0.1]}, divergence="kl"
+            "worst_mean", [0.2222, 0.3333], [0.2, 0.3], axes={"budget": [0.05, 0.1]}, divergence="kl"
         ),
     },
     "metrics": {
@@ -55,7 +52,12 @@ REPORT = {
         "num_answers_in_ledger": 0,
     },
     "timing": {"seconds": {"answers": 3.14}, "configuration_recorded": "2026-11-22T06:31:07+00:00"},
-    "breakdowns": {"kl": {"statement": "up to budget 0.5 it is certified that all is well"}},
+    "findings": {
+        "statement": "with probability at least 0.95 all of this holds together",
+        "breakdowns": [{"statement": "Up to budget 0.5 it is certified that all is well."}],
+        "says_nothing": {"mean": "too few"},
+        "assumptions": ["clients are drawn independently"],
+    },
 }
 
 
@@ -77,10 +79,9 @@ def rendered(report: dict[str, Any]) -> str:
         "0.334",
         "10 expected, 9 asked, 8 answered validly; failures: 2 × node-missing",
         "2 rounds, 19 messages (41.0 MB), 17 replies (11.9 kB); the answers took 3.1 s.",
-        "confidence 0.95 (delta = 0.05), on its own: mean.",
-        "all 2 at once, from one band: survival, worst_case_mean_kl.",
-        "All certificates hold at once with confidence 0.9: their deltas add up to 0.1.",
-        "Breakdown, kl: up to budget 0.5",
+        "With probability at least 0.95 all of this holds together.",
+        "Up to budget 0.5 it is certified that all is well.",
+        "Where mean is 1 it says nothing: too few.",
         "all 3 certificates hold on the unseen clients",
         "clients are drawn independently",
     ],
@@ -91,15 +92,11 @@ def test_it_says_in_words(text: str) -> None:
 
 def test_a_number_with_a_delta_of_its_own_takes_the_row_of_the_curve_that_holds_it() -> None:
     report = copy.deepcopy(REPORT)
-    share = entry("survival", [0.3456], [0.2], axes={"threshold": [0.3]}, event="own")
+    share = entry("share", [0.3456], [0.2], axes={"threshold": [0.3]}, event="own")
     report["certificates"]["share"] = share
     text = rendered(report)
     (row,) = (line for line in text.splitlines() if "P(risk ≥" in line)
     assert ("0.3)" in row, "0.346" in row, "its own" in row) == (True, True, True)
-    assert "each of 2 on its own: mean, share." in text
-    assert "their deltas add up to 0.15." in text
-    share["validity"] = "refuted"  # that adds nothing that could hold
-    assert "their deltas add up to 0.1." in rendered(report)
 
 
 def test_a_failed_certificate_is_not_hidden() -> None:
@@ -111,21 +108,22 @@ def test_a_failed_certificate_is_not_hidden() -> None:
     assert "NO" not in rendered(REPORT)
 
 
-def test_bounds_from_both_sides_have_no_row_among_the_upper_ones_and_unchecked_ones_are_not_counted() -> None:
+def test_what_is_required_has_a_row_and_unchecked_ones_are_not_counted() -> None:
     report = copy.deepcopy(REPORT)
-    report["certificates"]["group_worst"] = entry("group_certificate", 0.7777, None, lower=0.5, event="groups")
-    report["certificates"]["group_worst"]["check"] = None
+    report["certificates"]["require_gini"] = entry("gini", 0.7777, None, lower=0.5, event="own", quantity="the Gini")
+    report["certificates"]["require_gini"]["check"] = None
     text = rendered(report)
-    assert "0.778" not in text
-    assert "on its own: mean." in text
+    assert "The Gini" in text
+    assert "0.778" in text
     assert "all 3 certificates hold" in text
 
 
 def test_estimates_from_trainers_say_so_in_red_above_all_numbers() -> None:
     report = copy.deepcopy(REPORT)
     report["network"]["answered_by"] = "trainers"
+    report["findings"] |= {"assumptions": [TRAINERS_ANSWERED], "breakdowns": []}
     for each in report["certificates"].values():
-        each |= {"validity": "estimate", "assumptions": [TRAINERS_ANSWERED]}
+        each["validity"] = "estimate"
     console = Console(width=140, force_terminal=True, color_system="standard", legacy_windows=False)
     with console.capture() as capture:
         console.print(report_table(report))
@@ -183,8 +181,3 @@ def test_of_many_failures_the_table_shows_some() -> None:
     text = rendered(REPORT | {"network": REPORT["network"] | {"failures": failures}})
     assert text.count(": no-reply:") == 10
     assert "and 3 more" in text
-
-
-def test_a_certified_budget_is_rounded_down() -> None:
-    said = [_breakdown_words(Bracket(0.21499593, upper), "budget", "it is certified") for upper in (0.21499594, np.inf)]
-    assert said == ["up to budget 0.2149 it is certified", "up to budget 0.2149 and possibly beyond, it is certified"]

@@ -82,7 +82,6 @@ def strategy(num_clients, *, privacy="", **changes):
         "budgets": [0.1],
         "thresholds": [0.3, 0.9],
         "breakdown_threshold": 0.9,
-        "breakdown_target": 0.5,
         "num_bins": NUM_EXAMPLES + 1,  # one for every multiple of 1 / NUM_EXAMPLES
         "num_examples": NUM_EXAMPLES,
         "num_neighbours": 30,

@@ -228,7 +228,6 @@ LOSS_STRATEGIES = {
         budgets=(0.05,),
         thresholds=(0.2, 0.5),
         breakdown_threshold=0.3,
-        breakdown_target=0.1,
         **SETTINGS,
     ),
     "dispersion": lambda: Dispersion(QUERY, band="dkw", local="marginal", measures=("gini",), **SETTINGS),

@@ -42,7 +42,7 @@ def plain_counts(partitions, num_bins=NUM_EXAMPLES + 1):
 
 def plain_band(partitions, **who):
     risks = rb.ClientRisks([risk_of(k) for k in partitions], NUM_EXAMPLES, True, **who)
-    return rb.band(risks, delta=0.1, method="dkw")
+    return rb.band(risks, delta=0.1 / 2, method="dkw")  # the mean has the other half
 
 
 def bytes_of(message):

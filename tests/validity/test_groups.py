@@ -10,16 +10,7 @@ from scipy.special import betaln
 
 import riskband as rb
 from riskband.functionals.transforms import absolute_transform
-from riskband.groups.comparisons import (
-    cvar_fairness,
-    group_gap,
-    group_transform_mean,
-    group_variance,
-    largest_gap,
-    quadratic_gaps,
-    weighted_group_mean,
-    worst_group,
-)
+from riskband.groups.comparisons import compared
 from tests.validity.coverage import is_rejected, leaves, rejected, study, true_cvar
 from worlds.ground_truth import BetaRisks
 
@@ -61,14 +52,14 @@ def comparisons(values):
 
 def intervals(bands, functional):
     return {
-        "group_gap": group_gap(bands, "calm", "rough", functional),
-        "largest_gap": largest_gap(bands, functional),
-        "quadratic_gaps": quadratic_gaps(bands, functional),
-        "group_variance": group_variance(bands, functional, weights=WEIGHTS),
-        "worst_group": worst_group(bands, functional),
-        "weighted_group_mean": weighted_group_mean(bands, functional, weights=WEIGHTS),
-        "group_transform_mean": group_transform_mean(bands, functional, absolute_transform(0.25)),
-        "cvar_fairness": cvar_fairness(bands, functional, level=0.6, weights=WEIGHTS),
+        "group_gap": compared(bands, "group_gap", functional, first="calm", second="rough"),
+        "largest_gap": compared(bands, "largest_gap", functional),
+        "quadratic_gaps": compared(bands, "quadratic_gaps", functional),
+        "group_variance": compared(bands, "group_variance", functional, weights=WEIGHTS),
+        "worst_group": compared(bands, "worst_group", functional),
+        "weighted_group_mean": compared(bands, "weighted_group_mean", functional, weights=WEIGHTS),
+        "group_transform_mean": compared(bands, "group_transform_mean", functional, transform=absolute_transform(0.25)),
+        "cvar_fairness": compared(bands, "cvar_fairness", functional, level=0.6, weights=WEIGHTS),
     }
 
 

@@ -6,7 +6,7 @@ An attack proves nothing about what it did not find, so its guarantee is "lower"
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -90,11 +90,6 @@ class InputAdversary(Adversary):
             flip_costs=problem.costs(witness.distances),
             without_gradient=without_gradient,
         )
-
-    def curves(self, batches: Iterable[Batch]) -> AdversarialCurves:
-        """Return the curves of a client, as `Adversary.curves`; the random starts are those of the seed, every time."""
-        self.restart()
-        return super().curves(batches)
 
     def ladder(self, witness: Witness) -> Iterator[Tensor]:
         """Yield increasing distances, shape (num_examples,), to look at: the problem's, or multiples of the units."""

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from riskband.adversaries.attacks.base import InputAdversary
 from riskband.adversaries.attacks.wda import WdaKnapsack
 from riskband.adversaries.base import Adversary, Batch, Evidence
 from riskband.adversaries.bounds.balls import Balls, has_local_rules
@@ -58,10 +57,26 @@ class Geometry(NamedTuple):
     losses: Tensor
 
 
+class Reading(NamedTuple):
+    """A model as it was read for inputs of one shape: itself, its layers and constants, and a copy in float64."""
+
+    state: dict[str, Tensor]
+    x_shape: torch.Size
+    layers: SequentialLayers
+    constants: Constants
+    exact: nn.Module
+
+    def is_of(self, model: nn.Module, x_shape: torch.Size) -> bool:
+        """Whether it is of this model, with the weights that it has now."""
+        state = model.state_dict()
+        same = self.x_shape == x_shape and state.keys() == self.state.keys()
+        return same and all(torch.equal(value, self.state[name]) for name, value in state.items())
+
+
 class LipschitzAdversary(Adversary):
     """Proves from above what no perturbation can exceed; attains only what was there without one.
 
-    The model, see `lipschitz.SequentialLayers`, is only read, anew for every batch. Of the problem its loss
+    The model, see `lipschitz.SequentialLayers`, is only read, anew when its weights changed. Of the problem its loss
     ("zero_one", or one of `growth.GROWTHS`), order and norm count. The rest is for attacks: what no input can do, none
     in the box can. Raises RefusedError if an argument is unknown, or nothing is proved for the loss; at the first
     batch, if nothing is proved for the model.
@@ -80,11 +95,26 @@ class LipschitzAdversary(Adversary):
         self.model, self.method = model, method
         self.loss, self.order, self.norm, self.costs = problem.loss, problem.order, problem.norm, problem.costs
         self.free_distance = problem.free_distance
+        self._latest: Reading | None = None
+
+    def restart(self) -> None:
+        """Forget the model as it was read."""
+        self._latest = None
+
+    def read(self, x_shape: torch.Size) -> Reading:
+        """Return the model as it is now, for inputs of this shape; raises RefusedError if nothing is proved of it."""
+        if self._latest is None or not self._latest.is_of(self.model, x_shape):
+            state = {name: value.clone() for name, value in self.model.state_dict().items()}
+            model = on_cpu(self.model)
+            layers = SequentialLayers(model, x_shape)
+            exact = copy.deepcopy(model).double().eval()
+            self._latest = Reading(state, x_shape, layers, self._constants(layers), exact)
+        return self._latest
 
     def examine(self, batch: Batch) -> Evidence:
         """Return bounding points; the cost of a misclassification is only known where the example is misclassified."""
-        layers = SequentialLayers(on_cpu(self.model), batch.x.shape[1:])
-        found = self.geometry(batch, layers)
+        reading = self.read(batch.x.shape[1:])
+        layers, found = reading.layers, self.geometry(batch, reading)
         balls, unmoved = None, found.losses
         if self._is_around(layers):
             x, margins = batch.x.double(), found.margins
@@ -108,13 +138,13 @@ class LipschitzAdversary(Adversary):
             unmoved=unmoved,
         )
 
-    def geometry(self, batch: Batch, layers: SequentialLayers) -> Geometry:
+    def geometry(self, batch: Batch, reading: Reading) -> Geometry:
         """Return what is proved of the margins, from the logits and the constants of the model's layers."""
-        constants = self._constants(layers)
+        constants = reading.constants
         with torch.no_grad():
-            logits = copy.deepcopy(on_cpu(self.model)).double().eval()(batch.x.to(torch.float64, copy=True))
-        if layers.is_traced:
-            layers.check_same(batch.x.double(), logits)
+            logits = reading.exact(batch.x.to(torch.float64, copy=True))
+        if reading.layers.is_traced:
+            reading.layers.check_same(batch.x.double(), logits)
         size = logits.abs().amax(dim=1, keepdim=True)
         error = (logits - batch.logits).abs().amax(dim=1, keepdim=True)
         # A margin is a difference of two logits. At a distance t each logit is at most size + t * its constant.
@@ -175,11 +205,10 @@ class SandwichAdversary(Adversary):
         self.attack = attack
         self.certificate = certificate
 
-    def curves(self, batches: Iterable[Batch]) -> AdversarialCurves:
-        """Return the curves of a client, as `Adversary.curves`; the attack starts anew, so a seed gives one answer."""
-        if isinstance(self.attack, InputAdversary):
-            self.attack.restart()
-        return super().curves(batches)
+    def restart(self) -> None:
+        """Both begin anew."""
+        self.attack.restart()
+        self.certificate.restart()
 
     def examine(self, batch: Batch) -> Evidence:
         """Return the evidence of both."""

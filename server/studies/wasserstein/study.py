@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from rich.table import Table
 
-import riskband as rb
 from protocol.questions import AdversarialAnswer, AdversarialQuery
 from riskband.adversaries.answers import attack_words, without_gradient
 from riskband.adversaries.names import REPRESENTATION, Smoothing, input_adversary
+from riskband.certificate import CERTIFICATE
 from riskband.models.losses import get_loss
 from riskband.plots.bands import transport_figure
-from riskband.wording import rounded_up
+from riskband.wording import down_to_digits, rounded_up
 from server.checks.unseen import Unseen, unseen_clients
 from server.report.cells import VERDICTS, certificate_table, evenly, new_table, num_rounds
 from server.report.report import check_entry, failure_entries
 from server.sections import Rule
-from server.studies.study import Evaluation, Study, UnderTest, architecture, breakdowns
+from server.studies.study import Evaluation, Study, UnderTest, architecture, finite_ends
 from server.studies.wasserstein.settings import Settings, fits_noise, transport_problem
 from server.studies.wasserstein.targets import TargetNetwork, check_target, exact_curves, target_networks
 from strategies.wasserstein import Wasserstein, WassersteinConclusion
@@ -66,10 +66,6 @@ class WassersteinStudy(Study):
             **asking,
         )
 
-    def band(self, config: RunConfig, conclusion: Any) -> rb.Band:
-        """Return a band of the risks without movement."""
-        return rb.band(conclusion.risks, delta=config.question.delta)
-
     def unseen(self, config: RunConfig, tested: UnderTest, conclusion: Any) -> Unseen | None:
         """Return the exact risks of the unseen clients, with their exact curves where those are known."""
         if Smoothing.of(config.of(Settings).adversary) is not None:
@@ -90,9 +86,8 @@ class WassersteinStudy(Study):
         answers, empirical = result.answers, result.empirical
         unit = answers.unit
         asked = evaluation.config.question
-        goal = f"the mean risk is at most {asked.breakdown_target:g}, on its own with delta = {asked.delta:g}"
         return {
-            "breakdowns": breakdowns(evaluation, budget="cost budget", source="{}", goal=goal),
+            "breakdown": _breakdown(result, target=asked.breakdown_target),
             "transport": {
                 "cost": answers.cost,
                 "guarantee": answers.guarantee,
@@ -150,6 +145,7 @@ class WassersteinStudy(Study):
 
     def lines(self, report: Mapping[str, Any]) -> Iterator[str]:
         """Yield what is to be said of the sandwich, and of examples where attacks found no gradient."""
+        yield report["breakdown"]["statement"]
         yield from _sandwich_lines(report.get("sandwich"))
         yield from _attack_lines(report)
 
@@ -222,6 +218,19 @@ def reached_values(result: WassersteinConclusion) -> dict[str, np.ndarray]:
     """
     certificates = result.certificates
     return {name: np.minimum(found.value, certificates[name].value) for name, found in result.reached.items()}
+
+
+def _breakdown(result: WassersteinConclusion, *, target: float) -> dict[str, Any]:
+    """Up to which cost the mean is certified to be at most a target."""
+    found = result.breakdowns["wasserstein_mean"]
+    said = "certified" if result.certificates["wasserstein_mean"].validity == CERTIFICATE else "estimated"
+    goal = f"it is {said} that the mean risk is at most {target:g}"
+    if np.isneginf(found.lower):
+        words = f"Not even without a shift {goal.replace('it is', 'is it', 1)}."
+    else:
+        further = " and possibly beyond," if np.isposinf(found.upper) else ""
+        words = f"Up to cost budget {down_to_digits(found.lower)}{further} {goal}."
+    return {"statement": words, **finite_ends(found)}
 
 
 def _sandwich(result: WassersteinConclusion) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""``python -m riskband.cli``: the command `riskband`."""
+"""``python -m riskband``: the command `riskband`."""
 
 import sys
 

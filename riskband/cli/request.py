@@ -1,0 +1,178 @@
+"""What a user asks of `riskband certify`, taken out of the options once, and all that is wrong with it at once."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import riskband as rb
+from riskband.answers.doors import TableError, Wanted
+from riskband.answers.files import number_or_column, read_risks
+from riskband.answers.responses import WhoAnswered, check_contamination, check_num_missing
+from riskband.bands.methods import resolve_level_method
+from riskband.bands.pilots import check_pilot_share
+from riskband.checks import check_budget, check_delta, check_fraction
+from riskband.functionals.functional import resolve, resolve_weight
+from riskband.functionals.weights import check_tail_level
+from riskband.report.asked import DEFAULT_BUDGETS, Asked
+from riskband.worst_cases.requirements import Requirement
+
+FIGURE_ENDINGS = (".png", ".svg", ".pdf")
+DEFAULT_PILOT_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Request:
+    """A table, who answered, what is asked of the answers, and what is written."""
+
+    file: str
+    wanted: Wanted
+    who: WhoAnswered
+    asked: Asked
+    framework: str | None = None
+    noise: str | None = None
+    tune: tuple[str, ...] = ()
+    pilot_share: float = DEFAULT_PILOT_SHARE
+    out: str | None = None
+    json: bool = False
+    plot: str | None = None
+    plot_dispersion: str | None = None
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Request:
+        """Take the options apart."""
+        given: dict[str, Any] = {
+            name: tuple(each) if isinstance(each, list) else each for name, each in vars(options).items()
+        }
+        said = {each: given[each] for each in WhoAnswered.__annotations__ if given[each] is not None}
+        who = {"answered_by": "trainers" if given["framework"] else "fresh"} | said
+        band = "two" if given["plot_dispersion"] else "lower" if given["plot"] else ""
+        given |= {"band": band, "groups": given["group"] is not None}
+        asked = Asked(**{each.name: given[each.name] for each in fields(Asked)})
+        made = {"wanted": wanted_of(options, options.num_examples), "who": who, "asked": asked}
+        return cls(**{each.name: (given | made)[each.name] for each in fields(cls)})
+
+    def risks(self) -> rb.ClientRisks:
+        """Read the table; raises `TableError` with all that is wrong with it and with what is asked."""
+        problems = _problems(self._checks()) + self._contradictions() + self._wrong_outputs()
+        try:
+            risks = read_risks(self.file, self.wanted, framework=self.framework, noise=self.noise, **self.who)
+        except TableError as error:
+            problems += error.problems
+        if problems:
+            raise TableError(list(dict.fromkeys(problems)))  # some checks see the same mistake
+        return risks
+
+    def _checks(self) -> list[Callable[[], object]]:
+        asked = self.asked
+        single = {"--target": asked.target, "--at": asked.at}
+        return [
+            partial(check_delta, asked.delta),
+            partial(resolve_level_method, asked.method),
+            *(partial(resolve_weight, name, called="an objective") for name in self.tune),
+            *([partial(check_pilot_share, self.pilot_share)] if self.tune else []),
+            partial(check_budget, asked.budget),
+            partial(check_fraction, "--quantile", asked.quantile),
+            partial(check_fraction, "--survival", asked.survival),
+            *(partial(resolve, name, called="measure") for name in asked.measure),
+            *(partial(Requirement.of, text) for text in asked.require),
+            *(partial(check_tail_level, level) for level in asked.cvar),
+            *(partial(check_fraction, name, value) for name, value in single.items() if value is not None),
+            partial(check_num_missing, self.who.get("num_missing", 0)),
+            partial(check_contamination, self.who["contamination"]),
+        ]
+
+    def _contradictions(self) -> list[str]:
+        asked, has_ball, tunes = self.asked, bool(self.asked.divergence), bool(self.tune)
+        is_counted = "num_missing" in self.who or self.wanted.drop_missing
+        method_too = f"--tune makes the band, so it cannot be {asked.method!r} too; leave out one of the two"
+        target, at = asked.target is not None, asked.at is not None
+        pilot, dispersion = self.pilot_share != DEFAULT_PILOT_SHARE, self.plot_dispersion is not None
+        blind = self.who["missing"] == "worst" and not is_counted
+        rules = [
+            (tunes and asked.method != "berk_jones", method_too),
+            (at and not target, "--at needs --target: it says which share of clients the target is for"),
+            (
+                asked.budget != DEFAULT_BUDGETS and not has_ball,
+                "--budget needs --divergence: it is its size",
+            ),
+            (pilot and not tunes, "--pilot-share needs --tune: it is the share of the clients that tuning spends"),
+            (target and not has_ball, "--target needs --divergence: it asks how much shift the bound allows"),
+            (blind, "--missing worst needs --num-missing: how many clients were asked and did not answer"),
+            (
+                dispersion and not asked.measure,
+                "--plot-dispersion needs --measure: it draws these, such as gini",
+            ),
+        ]
+        return [text for is_wrong, text in rules if is_wrong]
+
+    def _wrong_outputs(self) -> list[str]:
+        """What could not be written in the end, found before anything is computed."""
+        problems = [] if self.out is None else _file_problems("--out", self.out)
+        problems += figure_problems("--plot", self.plot) + figure_problems("--plot-dispersion", self.plot_dispersion)
+        named = list(filter(None, [self.file, self.out, self.plot, self.plot_dispersion]))
+        if len({Path(path).resolve() for path in named}) < len(named):
+            files = "the table, --out, --plot and --plot-dispersion"
+            problems.append(f"{files} must be different files; one would overwrite another")
+        return problems
+
+
+def wanted_of(options: argparse.Namespace, num_examples: str) -> Wanted:
+    """Return what the options say of a table's columns."""
+    is_accuracy = options.accuracy or options.percent
+    return Wanted(
+        number_or_column(num_examples),
+        loss=None if is_accuracy else options.column,
+        accuracy=options.column if is_accuracy else None,
+        client=options.client,
+        group=getattr(options, "group", None),
+        percent=options.percent,
+        drop_missing=options.drop_missing,
+        binary=options.binary,
+    )
+
+
+def how_read(wanted: Wanted) -> str:
+    """Return how the losses were read, as a part of a sentence."""
+    if wanted.accuracy is None:
+        return f"column {wanted.column!r} read as losses, where 0 is best (for accuracies say --accuracy)"
+    unit, value = ("accuracies in percent", "value / 100") if wanted.percent else ("accuracies", "value")
+    return f"column {wanted.column!r} read as {unit}, loss = 1 - {value}"
+
+
+def figure_problems(flag: str, path: str | None) -> list[str]:
+    """Return why no figure can be written where a flag says; none without the flag."""
+    if path is None:
+        return []
+    problems = _file_problems(flag, path)
+    if Path(path).suffix.lower() not in FIGURE_ENDINGS:
+        problems.append(f"{flag} must end in one of {', '.join(FIGURE_ENDINGS)}, got {path!r}")
+    if importlib.util.find_spec("matplotlib") is None:
+        problems.append('figures need matplotlib, which is not installed; run: pip install "riskband[plots]"')
+    return problems
+
+
+def _file_problems(flag: str, path: str) -> list[str]:
+    if not path or Path(path).is_dir():
+        return [f"{flag} must be a file, got {path!r}; add a name for it"]
+    folder = Path(path).parent
+    if folder.is_dir() and os.access(folder, os.W_OK):
+        return []
+    rule = f"{flag} must be in a folder that exists and can be written"
+    return [f"{rule}, got {path!r}; make {folder} first"]
+
+
+def _problems(checks: list[Callable[[], object]]) -> list[str]:
+    problems = []
+    for check in checks:
+        try:
+            check()
+        except ValueError as error:
+            problems.append(str(error))
+    return problems

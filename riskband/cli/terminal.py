@@ -1,0 +1,88 @@
+"""What `riskband certify` prints of findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+import riskband as rb
+from riskband.answers.counts import binary_doubt, size_doubt
+from riskband.report import words
+from riskband.report.findings import Findings
+from riskband.wording import exactly, rounded_down, rounded_up
+from riskband.worst_cases.requirements import sizes_in_words
+
+
+def summary(found: Findings, risks: rb.ClientRisks, *, how_read: str, binary: bool | None) -> str:
+    """Return what is printed; `binary` is what was said of the loss."""
+    worst = found.called(int(np.argmax(found.answers["values"])))
+    answers = words.who_answered(found.answers)
+    lines = [
+        f"{risks.num_clients} clients with {sizes_in_words(risks)} examples each; {how_read}",
+        f"measured mean loss {risks.values.mean():.4f} (every client counts once), largest {risks.values.max():.4f} "
+        f"({worst}); {_kind_of_loss(risks, binary)}",
+        *(f"{what}: {said}" for what, said in answers.items() if what not in _SAID),
+        f"{found.statement}:",
+    ]
+    by_band = [name for each in found.events for name in each.certificates if each.holds == "band"]
+    for name in found.certificates:
+        if name not in by_band:
+            lines += _lines_of(found, name)
+    if by_band:
+        lines += ["read off one band:"] if len(by_band) < len(found.certificates) else []
+        lines += [line for name in by_band for line in _lines_of(found, name)]
+    lines += [
+        f"  {each}: not bounded from above by these answers, so without a certificate" for each in found.unbounded
+    ]
+    lines += dict.fromkeys(f"  {each.statement}" for each in found.breakdowns)
+    lines += ["if all of this is true:", *(f"  - {line}" for line in found.assumptions)]
+    if found.gate is not None:
+        lines += ["", "what was required, if all of the above is true:"]
+        lines += [f"  {line}" for line in found.gate.statement.splitlines()]
+        lines.append(f"{found.gate.verdict} (exit status {found.gate.exit_status})")
+    return "\n".join(lines)
+
+
+_SAID = ("Clients that answered", "Test examples of each client")  # in the first line
+
+
+def _lines_of(found: Findings, name: str) -> Iterator[str]:
+    certificate, why = found.certificates[name], found.says_nothing.get(name)
+    quantity, given = certificate.quantity, certificate.recipe["arguments"]
+    if not certificate.axes:
+        lower = "" if certificate.lower is None else f"{rounded_down(certificate.lower)} <= "
+        bound = f" <= {rounded_up(certificate.value)}" if why is None else f": no bound below 1; {why}"
+        yield f"  {lower}{quantity}{_become(given['divergence'], given['budget']) if 'budget' in given else ''}{bound}"
+        for group, size, bounds in words.group_rows(certificate):
+            yield f"    {group} ({size} clients): {bounds}"
+    elif set(certificate.axes) == {"budget"}:
+        yield f"  {quantity}"
+        for budget, value in zip(certificate.axes["budget"].tolist(), np.asarray(certificate.value), strict=True):
+            yield f"    budget {exactly(budget)}{_become(given['divergence'], budget)}: <= {rounded_up(value)}"
+        if why is not None:
+            yield f"    where the bound is 1 it says nothing: {why}"
+    else:
+        yield f"  {quantity}: a curve, see --plot and --out"
+
+
+def _become(divergence: str, budget: float) -> str:
+    return f" ({words.may_become(divergence, budget)})"
+
+
+def _kind_of_loss(risks: rb.ClientRisks, binary: bool | None) -> str:
+    if not risks.binary:
+        if binary is not None or risks.noise is not None:
+            return "losses anywhere in [0, 1]"
+        doubt = binary_doubt(risks.values, risks.num_examples)
+        remedy = "for a 0-1 loss say --binary and give all digits, otherwise say --not-binary"
+        if not doubt:
+            doubt = "those of a cross-entropy do not lie there, unless each was scaled and cut"
+            remedy = "if every example's does, say --not-binary"
+        return f"losses anywhere in [0, 1] ({doubt}; {remedy})"
+    if binary:
+        return "0-1 losses"
+    doubt = size_doubt(risks.values, risks.num_examples)
+    remedy = "give the number behind each mean, and all its digits; if they are right, say --binary"
+    too_many = f"\nCHECK --num-examples, which may be too large: {doubt}; {remedy}" if doubt else ""
+    return f"0-1 losses (inferred from the means; say --not-binary if they are not){too_many}"

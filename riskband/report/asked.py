@@ -1,0 +1,163 @@
+"""What is asked of answers, and the findings: certificates that share one delta, and verdicts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import riskband as rb
+from riskband.certificate import USUAL_DELTA
+from riskband.functionals.functional import resolve
+from riskband.report.findings import Findings, findings
+from riskband.verification import FUNCTIONS
+from riskband.wording import exactly
+from riskband.worst_cases.requirements import (
+    WORST_SHARE,
+    Requirement,
+    certificates_of,
+    numbers_behind,
+    read_requirements,
+    verdicts_on,
+)
+
+DEFAULT_BUDGETS = (0.05, 0.1, 0.2)
+TAILS = ("quantile:0.5", "quantile:0.9", "cvar:0.9")
+"""What is read off a band that is wanted for itself, unless it was asked for."""
+
+_UNASKED = ("mean", "quantile:0.9", "cvar:0.9")  # what is bounded where no number was asked for
+_MOST_GROUPS = 50
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of answers, by the names of the options of `riskband certify`."""
+
+    delta: float = USUAL_DELTA  # of everything together
+    mean: bool = False
+    quantile: tuple[float, ...] = ()
+    cvar: tuple[float, ...] = ()
+    survival: tuple[float, ...] = ()
+    measure: tuple[str, ...] = ()
+    require: tuple[str | Requirement, ...] = ()
+    divergence: tuple[str, ...] = ()
+    budget: tuple[float, ...] = DEFAULT_BUDGETS
+    target: float | None = None
+    at: float | None = None
+    method: Any = "berk_jones"  # of the band: a name or levels that were tuned
+    local: str = "marginal"
+    sides: str = "lower"
+    at_once: bool = False
+    seed: int | None = None
+    band: str = ""  # sides of a band that is wanted for itself: it has a part of delta, too
+    groups: bool = False  # whether the groups of the clients have a part, if they allow for one
+
+    @cached_property
+    def requirements(self) -> list[Requirement]:
+        """What is required, each once."""
+        return read_requirements(self.require)
+
+    @cached_property
+    def from_both_sides(self) -> list[str]:
+        """The numbers that are bounded from both sides."""
+        measures = (resolve(name, called="measure").name for name in self.measure)
+        return list(dict.fromkeys([*numbers_behind(self.requirements), *measures]))
+
+    @cached_property
+    def from_above(self) -> list[str]:
+        """The numbers that are bounded from above alone."""
+        levels = {"quantile": self.quantile, "cvar": self.cvar, "share": self.survival}
+        named = [f"{kind}:{exactly(level)}" for kind, given in levels.items() for level in given]
+        asked = ["mean"] * self.mean + named
+        if not (asked or self.from_both_sides or self.divergence):
+            asked = list(_UNASKED)
+        return [name for name in dict.fromkeys(asked) if name not in self.from_both_sides]
+
+    @cached_property
+    def budgets(self) -> dict[str, float | list[float]]:
+        """For each divergence the budget or budgets of its worst mean, but for those of a worst mean required."""
+        left = {
+            name: [size for size in self.budget if f"worst_mean:{name}:{exactly(size)}" not in self.from_both_sides]
+            for name in self.divergence
+        }
+        return {name: sizes if len(sizes) > 1 else sizes[0] for name, sizes in left.items() if sizes}
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether each number has the sharper bound of its own: unless one band, or a way to make one, is wanted."""
+        is_usual = (self.method, self.local, self.sides) == ("berk_jones", "marginal", "lower")
+        return is_usual and not self.at_once
+
+
+def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
+    """Return what is found: each number has an equal share of delta, and so has a band if there is one.
+
+    A band is made for what is to hold at once, for what needs one (doubtful answers from both sides, shares of a
+    shifted network), and where it is wanted for itself.
+    """
+    risks = answers.in_order_of_names() if asked.is_alone else answers  # as certificates that bet on them hold them
+    is_bet_on = asked.is_alone and risks.are_as_measured  # bets need every answer as it was given
+    above, budgets, is_of_groups = asked.from_above, asked.budgets, asked.groups and _has_groups(risks)
+    off_band = [name for name in asked.from_both_sides if not is_bet_on or name.startswith(WORST_SHARE)]
+    bet_on = [name for name in asked.from_both_sides if name not in off_band]
+    is_needed = off_band or asked.band or not asked.is_alone or asked.at is not None or (budgets and not is_bet_on)
+    num_alone = len(above) * asked.is_alone + len(bet_on) + len(budgets) * is_bet_on + is_of_groups
+    part = asked.delta / (num_alone + bool(is_needed))
+    has_both_sides = "two" in (asked.sides, asked.band) or (off_band and not is_bet_on)
+    band = _band(risks, asked, delta=part, sides="two" if has_both_sides else "lower") if is_needed else None
+    alone: dict[str, Any] = {"delta": part, "seed": asked.seed if risks.are_as_measured else None}
+    found = {name: _above(name, risks if asked.is_alone or band is None else band, **alone) for name in above}
+    found |= certificates_of(risks, bet_on, delta=part)
+    for divergence, sizes in budgets.items():
+        source, terms = (risks, alone) if is_bet_on or band is None else (band, {})
+        made = rb.worst_case_mean(source, divergence=divergence, budget=sizes, **terms)
+        found[made.name] = made
+    if band is not None:
+        found |= certificates_of(band, off_band, delta=None)
+        for divergence, sizes in budgets.items():
+            made = rb.worst_case_cdf(band, divergence=divergence, budget=sizes)
+            found[made.name] = made
+        found |= {name: _above(name, band, **alone) for name in TAILS if asked.band and name not in found}
+    if is_of_groups:
+        bands = rb.group_bands(risks, risks.groups or (), delta=part)
+        found["worst group"] = rb.group_certificate(bands, "worst_group", "mean")
+    return findings(
+        found,
+        gate=verdicts_on(found, asked.requirements, delta=asked.delta) if asked.requirements else None,
+        limits=() if asked.target is None else [(asked.target, asked.at)],
+        unbounded=[name for name in asked.from_both_sides if name not in found],
+        names=risks.names,
+        band=band,
+    )
+
+
+def _above(name: str, source: rb.ClientRisks | rb.Band, *, delta: float, seed: int | None) -> rb.Certificate:
+    """The sharpest bound from above, from answers with so much of delta, or off a band."""
+    kind, _, point = name.partition(":")
+    own, order = (None, None) if isinstance(source, rb.Band) else (delta, seed)
+    if kind == "mean":
+        return (
+            rb.mean(source) if isinstance(source, rb.Band) else FUNCTIONS["mean_bound"](source, delta=own, seed=order)
+        )
+    if kind == "cvar":
+        return rb.cvar(source, float(point), delta=own, seed=order)
+    if kind == "quantile":
+        return rb.quantile(source, float(point), delta=own)
+    return rb.survival(source, thresholds=float(point), delta=own)
+
+
+def read_off(band: rb.Band, name: str) -> rb.Certificate:
+    """Return the bound from above on the mean, a quantile, a tail mean or a share, by its name, off a band."""
+    return _above(name, band, delta=band.delta, seed=None)
+
+
+def _has_groups(risks: rb.ClientRisks) -> bool:
+    counts = Counter(filter(None, risks.groups or ()))
+    return 1 < len(counts) <= _MOST_GROUPS and min(counts.values()) > max(1, risks.contamination)
+
+
+def _band(risks: rb.ClientRisks, asked: Asked, *, delta: float, sides: str) -> rb.Band:
+    # None is the default, which of very many clients constrains few ranks.
+    method = None if asked.method == "berk_jones" else asked.method
+    return rb.band(risks, delta=delta, method=method, local=asked.local, sides=sides)

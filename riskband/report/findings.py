@@ -1,0 +1,337 @@
+"""What an evaluation found, as data: what holds with what, verdicts, breakdowns, and what says nothing.
+
+Whoever says something of certificates reads it from here: the terminal, the page and JSON. A quantity has one number,
+of its sharpest certificate; a band says numbers only for what has no certificate of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from riskband.bands.band import Band
+from riskband.certificate import CERTIFICATE, ESTIMATE, REFUTED, Certificate
+from riskband.report.words import added, goal_in_words, num_clients_of, said_of_breakdown, said_once, together
+from riskband.verification import COLLECTION_SCHEMA, source_of, why_it_says_nothing
+from riskband.wording import TRAINERS_ANSWERED, exactly
+from riskband.worst_cases.divergences import DIVERGENCES
+from riskband.worst_cases.requirements import Gate
+from riskband.worst_cases.reweighting import breakdown
+
+_USUAL_DIVERGENCE = "chi2"
+
+
+@dataclass(frozen=True)
+class Event:
+    """Certificates that hold or fail together, and the probability that they fail."""
+
+    holds: str  # by what: "own" (it is one certificate), a "band", or the bands of all "groups"
+    delta: float
+    validity: str
+    certificates: tuple[str, ...]  # their names
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """How far a network may shift while a limit is certified to be kept."""
+
+    limit: float
+    threshold: float | None  # the limit is for the share of clients with at least this risk; None: for the mean
+    divergence: str
+    budget: float | None  # the largest within which it is certified; None: there is none
+    beyond: float | None  # the smallest known at which it is not; None: nothing larger was looked at
+    statement: str
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What certificates of one evaluation say.
+
+    Attributes
+    ----------
+    certificates : mapping of str to Certificate
+        By name, in the order in which they were given, one for each quantity.
+    events : tuple of Event
+        What holds with what.
+    answered_by : str
+        Who made the model, never guessed in anybody's favour: "fresh", "trainers" or "not stated".
+    answers : mapping
+        What the clients answered, as the first certificate holds it.
+    gate : Gate or None
+        The verdicts, which follow from certificates among these.
+    limits : tuple of (float, float or None)
+        What the mean risk must not exceed, or with a threshold the share of clients with at least that risk.
+    unbounded : tuple of str
+        What was asked for and is not bounded from above by these answers.
+    names : tuple of str
+        Of the clients, in the order of the answers; none if they are not known.
+    band : Band or None
+        A band that certificates were read off; more can be read off it on the same event.
+    """
+
+    certificates: Mapping[str, Certificate]
+    events: tuple[Event, ...]
+    answered_by: str
+    answers: Mapping[str, Any]
+    gate: Gate | None = None
+    limits: tuple[tuple[float, float | None], ...] = ()
+    unbounded: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    band: Band | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return this as plain data for JSON, without answers, certificates and verdicts, which stand on their own."""
+        return {
+            "statement": self.statement,
+            "delta": self.delta,
+            "events": [asdict(each) | {"certificates": list(each.certificates)} for each in self.events],
+            "answered_by": self.answered_by,
+            "assumptions": list(self.assumptions),
+            "breakdowns": [asdict(each) for each in self.breakdowns],
+            "says_nothing": dict(self.says_nothing),
+            "unbounded": list(self.unbounded),
+            "clients": list(self.names),
+        }
+
+    def to_document(self) -> dict[str, Any]:
+        """Return all of it as plain data: what `riskband certify --out` writes."""
+        return {
+            "schema": COLLECTION_SCHEMA,
+            "findings": self.to_dict(),
+            "certificates": {name: each.to_dict() for name, each in self.certificates.items()},
+            **({} if self.gate is None else {"gate": self.gate.to_dict()}),
+        }
+
+    @property
+    def validity(self) -> str:
+        """What may be said of all of it: "certificate" if any of it is one."""
+        return CERTIFICATE if any(each.validity == CERTIFICATE for each in self.events) else ESTIMATE
+
+    @property
+    def delta(self) -> float:
+        """Probability that any certificate fails, or any estimate if none is one: what the events add up to."""
+        return added(each.delta for each in self.events if each.validity == self.validity)
+
+    @property
+    def statement(self) -> str:
+        """How sure all of it is, and how delta is shared."""
+        parts = [(each.holds, each.delta) for each in self.events if each.validity == self.validity]
+        what = "this holds" if len(self.certificates) == 1 else "all of this holds together"
+        if len(parts) < len(self.events):
+            what = "all that is certified here holds together"
+        return together(parts, what=what, validity=self.validity, answered_by=self.answered_by)
+
+    @cached_property
+    def assumptions(self) -> tuple[str, ...]:
+        """What must be true, each once."""
+        return said_once((*self.certificates.values(), *filter(None, (self.gate,))), delta=self.delta)
+
+    @cached_property
+    def says_nothing(self) -> dict[str, str]:
+        """By name of a certificate, why its bound is 1 somewhere."""
+        found = {name: why_it_says_nothing(each) for name, each in self.certificates.items()}
+        return {name: why for name, why in found.items() if why is not None}
+
+    @cached_property
+    def breakdowns(self) -> tuple[Breakdown, ...]:
+        """For each limit and each of the `divergences`, how far it is kept."""
+        found = (self.breakdown(divergence, *limit) for divergence in self.divergences for limit in self.limits)
+        return tuple(filter(None, found))
+
+    def called(self, client: int) -> str:
+        """Return what a client is called, by its place among the answers: by its name, or by its row."""
+        return self.names[client] if self.names else f"row {client + 1}"
+
+    @property
+    def divergences(self) -> dict[str, list[float]]:
+        """The divergences that the certificates are about, with their budgets; χ² if there is only a band."""
+        found: dict[str, list[float]] = {}
+        for each in self.certificates.values():
+            given = each.recipe["arguments"]
+            if given.get("divergence") in DIVERGENCES and each.validity != REFUTED:
+                found.setdefault(given["divergence"], []).extend(np.ravel(given["budget"]).tolist())
+        return found or ({_USUAL_DIVERGENCE: []} if self.band is not None else {})
+
+    def named(self, name: str) -> Certificate | None:
+        """Return the certificate of a number, if there is one."""
+        with_name = (e for e in self.certificates.values() if e.name == name and e.validity != REFUTED)
+        return next((each for each in with_name if np.size(each.value) == 1), None)
+
+    def over_budgets(self, divergence: str, threshold: float | None = None) -> dict[float, Certificate]:
+        """Return certificates of the worst mean by budget, or of the worst share with at least a risk of `threshold`.
+
+        That of budget 0 is of the network without a shift. What one could read off the band is not among them.
+        """
+        kind, plain = ("worst_mean", "mean") if threshold is None else ("worst_share", f"share:{exactly(threshold)}")
+        without = self.named(plain)
+        found = {} if without is None else {0.0: without}
+        for each in self.certificates.values():
+            given = each.recipe["arguments"]
+            is_of_it = each.kind == kind and given["divergence"] == divergence and given.get("thresholds") == threshold
+            if is_of_it and each.validity != REFUTED:
+                found |= dict.fromkeys(np.ravel(given["budget"]).tolist(), each)
+        return dict(sorted(found.items()))
+
+    def band_over_budgets(self, divergence: str, threshold: float | None = None) -> Band | None:
+        """Return the band off which the same bounds can be read at other budgets; None if they are no band's."""
+        shifted = [each for budget, each in self.over_budgets(divergence, threshold).items() if budget]
+        if not shifted:
+            return self.band
+        if self.band is not None and shifted[0].recipe["band"] == self.band.provenance()["band"]:
+            return self.band
+        source = source_of(shifted[0])
+        return source if isinstance(source, Band) else None
+
+    def breakdown(self, divergence: str, limit: float, threshold: float | None) -> Breakdown | None:
+        """Return how far a limit is kept, by the band or else by certificates at their budgets; None if by neither."""
+        points, band = self.over_budgets(divergence, threshold), self.band_over_budgets(divergence, threshold)
+        if band is None and not any(points):  # nothing at a budget above 0
+            return None
+        if band is not None:
+            points = {budget: each for budget, each in points.items() if not budget}
+        last = max((budget for budget, each in points.items() if bound_at(each, budget) <= limit), default=None)
+        beyond = min((budget for budget in points if last is None or budget > last), default=None)
+        if band is not None:
+            found = breakdown(band, divergence=divergence, target=limit, threshold=threshold)
+            last = float(found.lower) if np.isfinite(found.lower) else last
+            beyond = 0.0 if last is None else float(found.upper) if np.isfinite(found.upper) else None
+        goal = goal_in_words(limit, threshold, is_measured=band is not None and band.local == "observed")
+        said = said_of_breakdown(goal, divergence=divergence, budget=last, beyond=beyond, validity=self.validity)
+        return Breakdown(limit, threshold, divergence, last, beyond, said)
+
+
+def bound_at(certificate: Certificate, budget: float) -> float:
+    """Return the upper bound of a certificate, of a curve over budgets the one at a budget."""
+    if "budget" not in certificate.axes:
+        return float(np.asarray(certificate.value).item())
+    return float(np.asarray(certificate.value)[int(np.flatnonzero(certificate.axes["budget"] == budget)[0])])
+
+
+def findings(
+    certificates: Mapping[str, Certificate],
+    *,
+    gate: Gate | None = None,
+    limits: Sequence[tuple[float, float | None]] = (),
+    unbounded: Sequence[str] = (),
+    names: Sequence[str] | None = None,
+    band: Band | None = None,
+) -> Findings:
+    """Work out what certificates of one evaluation say.
+
+    Parameters
+    ----------
+    certificates : mapping of str to Certificate
+        By name; those that verdicts follow from need not be among them.
+    gate : Gate, optional
+        The verdicts.
+    limits : sequence of (limit, threshold), optional
+        Limits of the mean risk, or of the share of clients with a risk of at least the threshold, beside those that are
+        required, of which a breakdown is wanted.
+    unbounded : sequence of str, optional
+        What was asked for and has no certificate.
+    names : sequence of str, optional
+        Of the clients, in the order of the answers of the first certificate, if it does not hold them.
+    band : Band, optional
+        A band that certificates were read off, if it is at hand: it need not be made again.
+
+    Returns
+    -------
+    Findings
+        Of two certificates of one quantity only one is among them: that which a verdict follows from, otherwise the
+        sharper one.
+    """
+    given = _one_each(certificates, {} if gate is None else gate.certificates)
+    band = _band(given) if band is None else band
+    return Findings(
+        certificates=given,
+        events=events_of(given, None if band is None else band.provenance()["band"]),
+        answered_by=_answered_by([*certificates.values(), *given.values()]),
+        answers=next(iter(given.values())).recipe.get("answers", {}),
+        gate=gate,
+        limits=tuple(dict.fromkeys([*((limit, at) for limit, at in limits), *_required_limits(gate)])),
+        unbounded=tuple(unbounded),
+        names=_names(given.values(), names),
+        band=band,
+    )
+
+
+def events_of(certificates: Mapping[str, Certificate], band: object = None) -> tuple[Event, ...]:
+    """Return what holds with what; published formulas that are false are no part of it.
+
+    What is read off `band`, by its recipe, is said to hold by it; a number with a band of its own holds by itself.
+    """
+    events: dict[str, Event] = {}
+    for name, each in certificates.items():
+        if each.validity != REFUTED:
+            key, before = _event_key(each), events.get(_event_key(each))
+            is_own = each.event == "band" and each.recipe["band"] != band
+            names = (name,) if before is None else (*before.certificates, name)
+            events[key] = Event("own" if is_own else each.event, each.delta, each.validity, names)
+    return tuple(events.values())
+
+
+def _event_key(certificate: Certificate) -> str:
+    same = certificate.recipe.get({"band": "band", "groups": "bands"}.get(certificate.event, "arguments"))
+    return json.dumps([certificate.event, same, certificate.name if certificate.event == "own" else ""], sort_keys=True)
+
+
+def _one_each(certificates: Mapping[str, Certificate], required: Mapping[str, Certificate]) -> dict[str, Certificate]:
+    """One certificate for each quantity: of two, that of a verdict, or else the one with the smaller bound."""
+    found: dict[Any, tuple[Any, str]] = {}
+    known, behind = set(map(id, certificates.values())), set(map(id, required.values()))
+    given = {**certificates, **{name: each for name, each in required.items() if id(each) not in known}}
+    for name, each in given.items():
+        axes = {axis: np.asarray(points).tolist() for axis, points in each.axes.items() if len(points) > 1}
+        quantity = each.name, is_measured(each), each.is_published, str(axes)
+        rank = id(each) not in behind, float(np.sum(each.value))
+        found[quantity] = min(found.get(quantity, (rank, name)), (rank, name))
+    kept = {name for _, name in found.values()}
+    return {name: each for name, each in given.items() if name in kept}
+
+
+def is_measured(certificate: Certificate) -> bool:
+    """Return whether it is about the risks that clients would measure, and not about their true ones."""
+    made_with = certificate.recipe.get("band") or certificate.recipe.get("arguments", {})
+    return bool(made_with.get("local") == "observed")
+
+
+def _answered_by(certificates: Iterable[Certificate]) -> str:
+    listed = [set(each.assumptions) for each in certificates]
+    if any(TRAINERS_ANSWERED in lines for lines in listed):
+        return "trainers"
+    are_fresh = all(any("had no part in" in line for line in lines) for lines in listed)
+    return "fresh" if are_fresh else "not stated"
+
+
+def _names(certificates: Iterable[Certificate], given: Sequence[str] | None) -> tuple[str, ...]:
+    answers = [each.recipe.get("answers", {}) for each in certificates]
+    size = num_clients_of(answers[0])
+    known = (names for names in (given, *(each.get("names") for each in answers)) if names and len(names) == size)
+    return tuple(next(known, ()))
+
+
+def _band(certificates: Mapping[str, Certificate]) -> Band | None:
+    """The band that most certificates were read off, if it has a lower side, which bounds need.
+
+    Not one that was made for a single tail.
+    """
+    off: dict[str, list[Certificate]] = {}
+    for each in certificates.values():
+        if each.event == "band":
+            off.setdefault(_event_key(each), []).append(each)
+    several = [each for each in off.values() if len(each) > 1 or "truncated" not in str(each[0].recipe["band"])]
+    sources = (source_of(each[0]) for each in sorted(several, key=len, reverse=True))
+    return next((each for each in sources if isinstance(each, Band) and each.sides != "upper"), None)
+
+
+def _required_limits(gate: Gate | None) -> Iterator[tuple[float, float | None]]:
+    for each in () if gate is None else gate.verdicts:
+        number = each.requirement.number
+        is_of_mean = number.name == "mean" or number.shift is not None
+        if each.requirement.relation == "<=" and (is_of_mean or number.threshold is not None):
+            yield each.requirement.limit, number.threshold

@@ -1,0 +1,191 @@
+"""Whether what is said of one evaluation agrees: a file of certificates or report.json, the terminal and the page.
+
+A number is read where a reader meets it, so this knows the sentences and tables and nothing of how they were made.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+import riskband as rb
+
+_ROUNDING = 1.01e-4  # bounds are shown with four digits, rounded outwards
+Numbers = dict[tuple[str, float | None], set[float]]
+
+
+def contradictions(
+    report: Mapping[str, Any] | None = None, *, page: str = "", terminal: str = "", delta: float | None = None
+) -> list[str]:
+    """Return what does not agree, one line each; an empty list is what a test wants.
+
+    Parameters
+    ----------
+    report : mapping, optional
+        A file of certificates, or the report.json of a run: bounds by name under "certificates", "gate" if there is
+        one, and "findings" if it has any.
+    page : str
+        The HTML of its page; the certificates that it holds are read too.
+    terminal : str
+        What was printed.
+    delta : float, optional
+        Of everything together; default: what the findings say.
+    """
+    found = dict(report or {})
+    entries: dict[str, Any] = dict(found.get("certificates", {}))
+    stored = _stored(page)
+    problems = [f"JSON and page: {line}" for line in _two_numbers({**entries, **_renamed(stored)})]
+    problems += [
+        f"{name} is {entry['value']} in JSON and {stored[name]['value']} on the page"
+        for name, entry in entries.items()
+        if name in stored and not np.allclose(entry["value"], stored[name]["value"], rtol=0.0, atol=1e-9)
+    ]
+    problems += _shares(found, entries, delta=delta)
+    problems += _wrong_verdicts(found.get("gate"), entries)
+    best = _bounds({**entries, **_renamed(stored)})
+    for place, text in (("page", _shown(page)), ("terminal", terminal)):
+        problems += [f"{place}: {line}" for line in _two_voices(text, best)]
+        problems += [f"{place}: {line}" for line in re.findall(r"[^.\n]*hold at once with confidence[^.\n]*", text)]
+    problems += [f"page: {line}" for line in _table_of_budgets(page, best)]
+    return problems
+
+
+def _stored(page: str) -> dict[str, Any]:
+    from riskband.cli.verify import stored_certificates
+
+    if "riskband.certificates" not in page and "riskband.packed" not in page:
+        return {}
+    return dict(stored_certificates(page)["certificates"])
+
+
+def _renamed(entries: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{name} (page)": entry for name, entry in entries.items()}
+
+
+def _name(entry: Mapping[str, Any]) -> str:
+    """What a certificate bounds; of an entry of report.json, which has no recipe, as far as it says that."""
+    if "recipe" in entry:
+        return rb.Certificate.from_dict(entry).name
+    if entry["kind"] == "mean" or set(entry["axes"]) == {"budget"}:
+        return ":".join(filter(None, (entry["kind"], entry.get("divergence"))))
+    return str(entry["quantity"])
+
+
+def _bounds(entries: Mapping[str, Any]) -> Numbers:
+    """By quantity, and budget if there is one, every upper bound; of what is true of measured risks none."""
+    found: Numbers = {}
+    for entry in entries.values():
+        made_with = entry.get("recipe", {}).get("band") or entry.get("recipe", {}).get("arguments", {})
+        if entry["validity"] == "refuted" or made_with.get("local") == "observed":
+            continue
+        axes, values, name = entry["axes"], np.asarray(entry["value"]), _name(entry)
+        if not axes or set(axes) == {"budget"}:
+            budgets = axes.get("budget", [_own_budget(entry)])
+            for budget, value in zip(budgets, values.ravel().tolist(), strict=True):
+                plain = name if budget is None else name.removesuffix(f":{budget:.15g}")
+                # A worst mean without a shift is the mean.
+                key = ("mean", None) if budget == 0.0 and plain.startswith("worst_mean") else (plain, budget)
+                found.setdefault(key, set()).add(value)
+    return found
+
+
+def _own_budget(entry: Mapping[str, Any]) -> float | None:
+    budget = entry.get("recipe", {}).get("arguments", {}).get("budget")
+    return None if budget is None else float(np.ravel(budget)[0])
+
+
+def _two_numbers(entries: Mapping[str, Any]) -> Iterator[str]:
+    """A quantity with two bounds."""
+    for (name, budget), values in _bounds(entries).items():
+        if max(values) - min(values) > 1e-9:
+            at = "" if budget is None else f" at budget {budget:g}"
+            yield f"{name}{at} has the bounds {', '.join(f'{value:.4f}' for value in sorted(values))}"
+
+
+def _shares(report: Mapping[str, Any], entries: Mapping[str, Any], *, delta: float | None) -> Iterator[str]:
+    """Parts of delta that add up to more than it; certificates in no event, or with another delta than theirs."""
+    findings = report.get("findings")
+    if findings is None:
+        return
+    whole = findings["delta"] if delta is None else delta
+    spent = sum(event["delta"] for event in findings["events"])
+    if spent > whole * (1.0 + 1e-9):
+        yield f"the events have deltas that add up to {spent:g}, more than {whole:g}"
+    named = [name for event in findings["events"] for name in event["certificates"]]
+    proved = [name for name, entry in entries.items() if entry["validity"] != "refuted"]
+    if sorted(named) != sorted(proved):
+        yield f"events name {sorted(named)}, and the certificates are {sorted(proved)}"
+    for event in findings["events"]:
+        for name in event["certificates"]:
+            if entries.get(name, event)["delta"] != event["delta"]:
+                yield f"{name} has delta {entries[name]['delta']:g}, and its event {event['delta']:g}"
+
+
+def _wrong_verdicts(gate: Mapping[str, Any] | None, entries: Mapping[str, Any]) -> Iterator[str]:
+    """Verdicts that the certificates of what is required do not give."""
+    by_name = {_name(entry): entry for entry in entries.values() if "recipe" in entry}
+    for each in () if gate is None else gate["requirements"]:
+        name, relation, limit = re.fullmatch(r"(.+?)(<=|>=)(.+)", each["requirement"]).groups()  # type: ignore[union-attr]
+        entry, limit = by_name.get(name), float(limit)
+        if entry is None:
+            continue
+        value = np.asarray(entry["value"]).item()
+        if each["upper"] is not None and abs(each["upper"] - value) > 1e-12:
+            yield f"the verdict on {each['requirement']} reads {each['upper']}, and the certificate says {value}"
+        is_met = value <= limit if relation == "<=" else entry.get("lower", -np.inf) >= limit
+        if (each["verdict"] == "PASS") != is_met and entry["validity"] == "certificate":
+            yield f"{each['requirement']} is {each['verdict']}, and its certificate says at most {value}"
+
+
+_SAID = {  # how sentences begin that say a bound of a quantity that a certificate may have
+    r"the mean risk over unseen clients (?:is at most|<=) (0\.\d+)": "mean",
+    r"(?:, |^ *|<= )the mean of the risk of an unseen client (?:lies between 0\.\d+ and|<=) (0\.\d+)": "mean",
+    r"worst-off tenth of unseen clients is (?:at most|0\.\d+ to) (0\.\d+)": "cvar:0.9",
+    r"the mean risk of the worst 0\.1 of unseen clients (?:is at most|<=) (0\.\d+)": "cvar:0.9",
+    r"Nine in ten unseen clients have a risk of at most (0\.\d+)": "quantile:0.9",
+    r"Half of the unseen clients have a risk of at most (0\.\d+)": "quantile:0.5",
+    r"the quantile at level 0\.9 of the risk of an unseen client (?:is at most|<=) (0\.\d+)": "quantile:0.9",
+    r"the Gini coefficient of the risk of an unseen client (?:lies between 0\.\d+ and|<=|0\.\d+ to) (0\.\d+)": "gini",
+}
+
+
+def _two_voices(text: str, best: Numbers) -> Iterator[str]:
+    """Sentences that say another bound than the certificate of the same quantity."""
+    for pattern, name in _SAID.items():
+        for said in {float(each) for each in re.findall(pattern, text, re.IGNORECASE)}:
+            certified = best.get((name, None), set())
+            if not any(0.0 <= said - value + 1e-9 <= _ROUNDING for value in certified):
+                yield f"{name} is said to be at most {said}, and certified: {sorted(certified)}"
+
+
+def _table_of_budgets(page: str, best: Numbers) -> Iterator[str]:
+    """Rows of the tables over budgets with another bound than the certificate has there."""
+    for unit, table in _tables(page):
+        for budget, _, bounds in table:
+            at = float(budget)
+            said = 1.0 if bounds[0] == "not bounded" else float(bounds[0])
+            keys = [("mean", None)] if at == 0.0 else [(f"worst_mean:{unit}", at)]
+            certified = {value for key in keys for value in best.get(key, ())}
+            if certified and not any(said - value <= _ROUNDING for value in certified):
+                yield f"at budget {budget} the mean is said to be at most {said}, and certified: {sorted(certified)}"
+
+
+def _tables(page: str) -> Iterator[tuple[str, Any]]:
+    from riskband.worst_cases.divergences import DIVERGENCES
+
+    titles = {each.title: name for name, each in DIVERGENCES.items()}
+    shown = [html.unescape(each) for each in re.findall(r'data-steps="([^"]*)"', page)]
+    units = re.findall(r"budget \(([^)]*)\)</text>", page)
+    for unit, table in zip(units, shown, strict=False):
+        if unit in titles:
+            yield titles[unit], json.loads(table)
+
+
+def _shown(page: str) -> str:
+    text = re.sub(r"<(script|style|svg).*?</\1>", " ", page, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", text)))

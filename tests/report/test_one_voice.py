@@ -1,0 +1,206 @@
+"""What one evaluation says, it says once: in the file, in the terminal and on the page, by the real commands."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import riskband as rb
+from riskband.cli import main
+from riskband.report.page import report_page
+from tests.one_voice import contradictions
+
+ASKED = {
+    "nothing": (),
+    "worst means": ("--divergence", "chi2", "--budget", "0.05", "0.2"),
+    "two divergences and a target": ("--divergence", "chi2", "kl", "--mean", "--target", "0.26"),
+    "the same number twice": ("--mean", "--quantile", "0.9", "--measure", "mean", "--require", "quantile:0.9<=0.4"),
+    "requirements": ("--require", "mean<=0.2", "worst_mean:chi2:0.1<=0.4", "share:0.3<=0.3", "--divergence", "chi2"),
+    "a share at stake": (
+        "--require",
+        "worst_share:0.3:chi2:0.1<=0.5",
+        "--divergence",
+        "chi2",
+        "--target",
+        "0.5",
+        "--at",
+        "0.3",
+    ),
+    "all at once": ("--at-once", "--mean", "--divergence", "chi2", "--require", "mean<=0.2", "--measure", "gini"),
+    "doubtful answers": (
+        "--num-missing",
+        "3",
+        "--missing",
+        "worst",
+        "--cvar",
+        "0.9",
+        "--mean",
+        "--require",
+        "mean<=0.3",
+    ),
+    "answers of trainers": ("--answered-by", "trainers", "--divergence", "kl", "--require", "mean<=0.3"),
+    "a narrow delta": ("--delta", "0.01", "--measure", "gini", "cvar:0.9", "--divergence", "tv"),
+}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    rng = np.random.default_rng(3)
+    losses = rng.binomial(100, rng.beta(1.2, 6.0, 120)) / 100
+    path = tmp_path_factory.mktemp("answers") / "risks.csv"
+    path.write_text("site,loss\n" + "".join(f"site-{k:03d},{loss}\n" for k, loss in enumerate(losses)))
+    return path
+
+
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+def test_file_terminal_and_page_say_the_same(asked, table, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("riskband.worst_cases.requirements._LARGEST_TRIED", 100)  # no estimate, which takes time
+    out, page = tmp_path / "certificate.json", tmp_path / "page.html"
+    assert main(["certify", str(table), "--num-examples", "100", "--client", "site", *asked, "--out", str(out)]) in (
+        0,
+        1,
+        3,
+    )
+    printed = capsys.readouterr().out
+    assert main(["verify", str(out)]) == 0
+    assert main(["report", str(out), "-o", str(page)]) == 0
+    document, made = json.loads(out.read_text()), page.read_text()
+    delta = float(asked[asked.index("--delta") + 1]) if "--delta" in asked else 0.05
+    assert contradictions(document, page=made, terminal=printed, delta=delta) == []
+    assert document["findings"]["delta"] == pytest.approx(delta, rel=1e-9)
+    assert main(["verify", str(page)]) == 0
+    said = capsys.readouterr().out
+    assert said.count(f"{document['findings']['statement'][1:]}.") == 0  # the page's own sentence, below
+    statement = document["findings"]["statement"]
+    assert statement in printed
+    assert statement[1:] in re.sub(r"\s+", " ", made)
+    worst = f"site-{int(np.argmax(rb.ClientRisks(_losses(table), 100).values)):03d}"
+    assert f"({worst})" in printed
+    assert worst in made
+
+
+def _losses(table):
+    return [float(line.partition(",")[2]) for line in table.read_text().splitlines()[1:]]
+
+
+def test_without_names_a_client_is_its_row_everywhere(table, tmp_path, capsys):
+    out, page = tmp_path / "certificate.json", tmp_path / "page.html"
+    assert main(["certify", str(table), "--num-examples", "100", "--mean", "--out", str(out)]) == 0
+    row = f"row {int(np.argmax(_losses(table))) + 1}"
+    assert f"({row});" in capsys.readouterr().out
+    assert (
+        main(["certify", str(table), "--num-examples", "100", "--mean", "--tune", "mean", "--pilot-share", "0.5"]) == 0
+    )
+    (left,) = re.findall(r"largest ([\d.]+) \(row (\d+)\)", capsys.readouterr().out)
+    assert _losses(table)[int(left[1]) - 1] == float(left[0])
+    assert main(["report", str(out), "-o", str(page)]) == 0
+    assert f"<td>{row}</td>" in re.sub(r"<th[^>]*>(.*?)</th>", r"<td>\1</td>", page.read_text())
+
+
+def test_one_number_has_all_of_delta_and_several_share_it(table, tmp_path):
+    risks, out = rb.ClientRisks(_losses(table), 100), tmp_path / "certificate.json"
+    usual = ["certify", str(table), "--num-examples", "100", "--out", str(out)]
+    for asked, expected in (
+        (["--mean"], {"mean": rb.mean_bound(risks, delta=0.05).value}),
+        (["--survival", "0.3"], {"share:0.3": rb.survival(risks, thresholds=0.3, delta=0.05).value}),
+        (["--require", "mean<=0.9", "mean>=0.01"], {"mean": rb.bound(risks, "mean", delta=0.05).upper}),
+        (
+            ["--mean", "--measure", "gini"],
+            {"mean": rb.mean_bound(risks, delta=0.025).value, "gini": rb.bound(risks, "gini", delta=0.025).upper},
+        ),
+        (["--mean", "--at-once"], {"mean": rb.mean(rb.band(risks, delta=0.05, sides="lower")).value}),
+    ):
+        assert main([*usual, *asked]) == 0
+        stored = json.loads(out.read_text())["certificates"]
+        assert {name: entry["value"] for name, entry in stored.items()} == expected
+
+
+def test_a_figure_of_the_band_has_its_share_of_delta_and_is_in_the_file(table, tmp_path):
+    out = tmp_path / "certificate.json"
+    asked = ["--num-examples", "100", "--mean", "--plot", str(tmp_path / "band.svg"), "--out", str(out)]
+    assert main(["certify", str(table), *asked]) == 0
+    document = json.loads(out.read_text())
+    assert [event["holds"] for event in document["findings"]["events"]] == ["own", "band"]
+    band = rb.band(rb.ClientRisks(_losses(table), 100), delta=0.025, sides="lower")
+    tails = {
+        name: document["certificates"][name]["value"] for name in document["findings"]["events"][1]["certificates"]
+    }
+    expected = [rb.quantile(band, 0.5), rb.quantile(band, 0.9), rb.cvar(band, 0.9)]
+    assert tails == dict(zip(("quantile:0.5", "quantile:0.9", "cvar:0.9"), map(float, expected), strict=True))
+
+
+def test_a_page_of_answers_spends_one_delta(table):
+    risks = rb.ClientRisks(_losses(table), 100, groups=["north", "south"] * 60)
+    for required in ((), ["mean<=0.3", "quantile:0.5<=0.3"]):
+        page = report_page(risks, delta=0.05, require=required)
+        assert contradictions(page=page) == []
+        num_numbers = max(len(required), 1) + 2  # and a band, and the groups
+        assert f"delta = 0.05, shared among {num_numbers}, 2 of them bands" in page
+
+
+def wrong(document, page, terminal):
+    """The contradictions that were there before, each as what is now said with one number changed."""
+    mean = document["certificates"]["mean"]
+    larger = mean | {"value": mean["value"] + 0.01, "lower": 0.0}
+    yield "two numbers", {**document, "certificates": {**document["certificates"], "again": larger}}, page, terminal
+    shown = f"at most {document['certificates']['quantile:0.9']['value']:.3f}"
+    yield (
+        "a larger bound on the page",
+        document,
+        re.sub(r"(Nine in ten.*?at most )0\.\d+", r"\g<1>0.9", page, flags=re.S),
+        terminal,
+    )
+    yield (
+        "another one in the terminal",
+        document,
+        page,
+        terminal.replace("unseen clients <= 0.", "unseen clients <= 0.9"),
+    )
+    events = document["findings"]["events"]
+    yield (
+        "too much delta",
+        {**document, "findings": {**document["findings"], "events": [*events, {**events[0]}]}},
+        page,
+        terminal,
+    )
+    yield (
+        "a wrong verdict",
+        {
+            **document,
+            "gate": {"requirements": [{"requirement": "mean<=0.9", "verdict": "NOT DECIDED", "upper": mean["value"]}]},
+        },
+        page,
+        terminal,
+    )
+    yield (
+        "the sum that is no more",
+        document,
+        page,
+        terminal + "\nAll certificates hold at once with confidence 0.75: their deltas",
+    )
+    assert shown
+
+
+def test_each_contradiction_that_was_there_is_found(table, tmp_path, capsys):
+    out, path = tmp_path / "certificate.json", tmp_path / "page.html"
+    assert main(["certify", str(table), "--num-examples", "100", "--out", str(out)]) == 0
+    terminal = capsys.readouterr().out
+    assert main(["report", str(out), "-o", str(path)]) == 0
+    document, page = json.loads(out.read_text()), path.read_text()
+    assert contradictions(document, page=page, terminal=terminal) == []
+    for what, *changed in wrong(document, page, terminal):
+        report, text, printed = changed
+        assert contradictions(report, page=text, terminal=printed, delta=0.05) != [], what
+
+
+def test_that_nothing_is_certified_is_said_once_whatever_the_divergences(table, tmp_path, capsys):
+    out, page = tmp_path / "certificate.json", tmp_path / "page.html"
+    asked = ["--mean", "--target", "0.05", "--divergence", "chi2", "tv", "kl", "--out", str(out)]
+    assert main(["certify", str(table), "--num-examples", "100", *asked]) == 0
+    line = "It is not certified that the mean risk is at most 0.05, not even without a shift."
+    assert capsys.readouterr().out.count(line) == 1
+    assert main(["report", str(out), "-o", str(page)]) == 0
+    assert page.read_text().split("<script")[0].count(line) == 1
