@@ -53,10 +53,14 @@ def test_the_command_certifies_them(repository: Path, tmp_path: Path) -> None:
     use(repository, uses.the_command, tmp_path)
 
 
+def test_a_new_shift_makes_networks(repository: Path, tmp_path: Path) -> None:
+    use(repository, uses.brightness, tmp_path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(3), ids=["divergence and functional", "selection", "shift"])
 def test_a_run_knows_them(repository: Path, tmp_path: Path, number: int) -> None:
-    use(repository, (uses.runs, uses.selection, uses.brightness)[number], tmp_path)
+    use(repository, (uses.runs, uses.selection, uses.a_bright_run)[number], tmp_path)
 
 
 @pytest.mark.slow
