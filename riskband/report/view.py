@@ -225,7 +225,8 @@ def _tails(found: Findings, threshold: float | None) -> tuple[tuple[Row, ...], d
 def _measured_first(main: Certificate, found: Findings) -> str:
     """What was measured of the number at the top, or else of the mean, which it is a worst case of."""
     own, mean = measured(main.name, found.answers), measured("mean", found.answers)
-    said = f"{mean}, the mean risk without any change" if own == NOTHING != mean else own
+    is_known_without = own == NOTHING and mean != NOTHING
+    said = f"{mean}, the mean risk without any change" if is_known_without else own
     return f"Measured on the clients that answered: {said}."
 
 

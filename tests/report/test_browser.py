@@ -160,8 +160,40 @@ def test_it_prints(browser, path):
     with opened(browser, path) as page:
         page.get_by_label("Owner of question 1", exact=True).fill("Dr A. Risk")
         printed = page.pdf(format="A4")
+        assert page.locator("details[open]").count() == 0  # folded as before
     assert printed.startswith(b"%PDF")
-    assert 3 <= printed.count(b"/Type /Page\n") <= 12
+    assert 3 <= printed.count(b"/Type /Page\n") <= 16
+
+
+@pytest.mark.parametrize("has_script", [True, False])
+def test_on_paper_every_fold_is_open(browser, path, has_script):
+    with opened(browser, path, java_script_enabled=has_script) as page:
+        inside = page.locator("details td")
+        assert inside.count() > 50
+        shown = "all => all.filter((each) => each.checkVisibility({contentVisibilityAuto: true})).length"
+        assert inside.evaluate_all(shown) == 0
+        page.emulate_media(media="print")
+        assert inside.evaluate_all(shown) == inside.count()
+
+
+NARROW = """cells => cells.filter((cell) => {
+  const size = parseFloat(getComputedStyle(cell).fontSize), box = cell.getBoundingClientRect();
+  return box.width > 0 && (box.width < 3 * size || box.right > document.documentElement.clientWidth);
+}).map((cell) => cell.textContent)"""  # three widths of an m: at least six characters
+
+
+def test_a_phone_shows_no_cell_narrower_than_six_characters_and_nothing_beside_the_screen(browser, path, tmp_path):
+    risks, moved, trained = tmp_path / "risks.html", tmp_path / "moved.html", tmp_path / "trained.html"
+    risks.write_text(report_page(answers_of(60), delta=0.05))
+    moved.write_text(report_page(rb.wasserstein_mean(adversarial_answers(), delta=0.05, cost_budget=[0.0, 0.1])))
+    trained.write_text(report_page(rb.mean_bound(answers_of(30, answered_by="trainers"), delta=0.05)))
+    for each in (path, risks, moved, trained):
+        with opened(browser, each) as page:
+            page.set_viewport_size({"width": 375, "height": 800})
+            page.locator("details").evaluate_all("all => all.forEach((fold) => { fold.open = true; })")
+            assert page.locator("td").count() > 8
+            assert page.locator("th, td").evaluate_all(NARROW) == []
+            assert not page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
 
 
 @pytest.mark.slow

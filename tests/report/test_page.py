@@ -499,3 +499,108 @@ def test_facts_that_no_page_can_be_made_of_are_a_readable_mistake(hashes):
     page = {"of": ["mean"], "title": "x", "facts": {"hashes": hashes}}
     with pytest.raises(ValueError, match="was it cut"):
         page_again(page, certificates, None)
+
+
+def cells(page, row):
+    """The cells of the row of a table that begins with these words."""
+    (found,) = re.findall(rf"<tr><th scope=\"row\"[^>]*>(?:<code>)?{row}.*?</tr>", page)
+    return re.findall(r"<td[^>]*>(.*?)</td>", found)
+
+
+def test_what_was_measured_stands_beside_what_is_guaranteed():
+    risks = answers_of(300, groups=["city", "country"] * 150)
+    page = report_page(risks, delta=0.05, require=["mean<=0.15", "share:0.2<=0.3", "worst_mean:chi2:0.1<=0.9"])
+    worst_first, mean = np.sort(risks.values)[::-1], f"{risks.values.mean():.4f}"
+    share = f"{np.mean(risks.values >= 0.2):.4f}"
+    assert f"Measured on the clients that answered: {mean}." in Read(page).shown
+    assert cells(page, "Half of the unseen")[1] == f"{worst_first[150]:.4f}"  # the 150th from below
+    assert cells(page, "Nine in ten")[1] == f"{worst_first[30]:.4f}"
+    assert cells(page, "The mean risk of the worst-off tenth")[1] == f"{worst_first[:30].mean():.4f}"
+    assert cells(page, "The share of unseen clients")[1] == share
+    assert [cells(page, name)[1] for name in ("mean&lt;=", "share:0.2&lt;=", "worst_mean:chi2:0.1&lt;=")] == [
+        mean,
+        share,
+        "–",
+    ]
+    assert cells(page, "Measured") == ["–", "–", "–", mean, share]
+    for group, values in (("city", risks.values[::2]), ("country", risks.values[1::2])):
+        assert cells(page, f"{group}<")[2] == f"{values.mean():.4f}"
+    public = Read(report_page(risks, delta=0.05, public=True)).shown.partition(SECTIONS[4])[0]
+    assert "Measured" not in public  # a measured quantile is the loss of one client
+    noisy = report_page(rb.ClientRisks(risks.values + 0.01, 200, noise="laplace:20", binary=True), delta=0.05)
+    assert "Measured on the clients that answered: –." in Read(noisy).shown
+
+
+def test_a_worst_case_stands_beside_the_mean_that_was_measured():
+    worst = rb.worst_case_mean(rb.band(answers_of(60), delta=0.05), divergence="kl", budget=0.1)
+    expected = f"answered: {answers_of(60).values.mean():.4f}, the mean risk without any change."
+    assert expected in Read(report_page(worst)).shown
+    moved = rb.wasserstein_mean(adversarial_answers(), delta=0.05, cost_budget=[0.0, 0.1])
+    assert cells(report_page(moved), "Measured") == ["0.1750"]  # of 0.1, 0.2, 0.3, 0.1 without a movement
+
+
+def test_what_is_said_about_the_evaluation_is_stored_and_made_again(tmp_path, capsys):
+    table, out, path = tmp_path / "risks.csv", tmp_path / "out.json", tmp_path / "report.html"
+    table.write_text("loss\n" + "\n".join(map(str, answers_of(80).values)) + "\n")
+    usual = ["certify", str(table), "--num-examples", "200", "--out", str(out), "--mean"]
+    assert main([*usual, "--about", "model=alert 7", "author=A. <b>", "--about", "date=yesterday"]) == 0
+    assert main(["report", str(out), "-o", str(path), "--about", "date=2026-11-20"]) == 0
+    page = path.read_text()
+    for name, text in (("Model", "alert 7"), ("Author", "A. &lt;b&gt;"), ("Date", "2026-11-20")):
+        assert f"<dt>{name}</dt><dd>{text}</dd>" in page
+    assert "Not stated: data." in page
+    assert main(["verify", str(out)]) == main(["verify", str(path)]) == 0
+    path.write_text(page.replace("<dd>2026-11-20", "<dd>2026-11-21"), encoding="utf-8")
+    assert main(["verify", str(path)]) == 1
+    capsys.readouterr()
+    for wrong in (["author"], ["author="], ["=A"], ["author=A", "author=B"]):
+        assert main([*usual, "--about", *wrong]) == main(["report", str(out), "-o", str(path), "--about", *wrong]) == 2
+        assert capsys.readouterr().err.count("about must be KEY=VALUE, got") == 2
+
+
+@pytest.mark.parametrize("most", [700_000, 20_000, 200])
+def test_what_is_signed_has_its_hash_on_every_printed_page(most, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("riskband.report.page._LARGEST_STORED", most)
+    page, path = report_page(answers_of(40), delta=0.05, require="mean<=0.2"), tmp_path / "report.html"
+    (held,) = re.findall(r'<script type="application/json" id="certificates">(.*?)</script>', page)
+    digest = hashlib.sha256(held.encode()).hexdigest()
+    assert f'@bottom-left {{ content: "SHA-256 {digest}"' in page
+    assert Read(page).shown.count(digest) == 1
+    assert all(word in Read(page).shown.split(digest)[0][-300:] for word in ("Name", "Date", "Signature"))
+    path.write_text(page, encoding="utf-8")
+    if most > 200:
+        assert main(["verify", str(path)]) == 0
+        assert f"SHA-256 of what is signed: {digest}" in capsys.readouterr().out
+    else:  # then the hashes of the certificates are what is held
+        assert set(json.loads(held)["sha256"]) >= {"mean"}
+        assert json.loads(held)["page"]["title"] == "Evaluation"
+
+
+def test_what_the_record_of_a_run_answers_is_no_question_for_an_owner():
+    certificate = rb.quantile(answers_of(60), level=0.7, delta=0.05)
+    said = "It is fixed in the configuration."
+    before, after = (
+        report_page(certificate, facts=RunFacts(answered=answered))
+        for answered in ({}, {"chosen before any answer was seen: ": said})
+    )
+    assert "Answered by the record" not in before
+    assert Read(after).shown.count(said) == 1
+    boxes = [sum(each.get("type") == "checkbox" for each in Read(page).of("input")) for page in (before, after)]
+    assert boxes == [boxes[1] + 1, boxes[1]]
+    assert cells(after, "Was this fixed before any answer") == [said]
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "said"),
+    [
+        ("exact", "the largest loss that such movements can cause, exactly"),
+        ("upper", "a proved upper bound on the loss"),
+        ("upper in expectation", "the number of one client may be too low"),
+        ("lower", "they can show that a model breaks, and never that it does not"),
+    ],
+)
+def test_an_attack_is_told_in_plain_words(guarantee, said):
+    worst = rb.wasserstein_mean(adversarial_answers(guarantee=guarantee), delta=0.05, cost_budget=[0.0, 0.1])
+    shown = Read(report_page(worst)).shown
+    assert all(words in shown for words in ("Who attacks", "it cannot change their labels", said))
+    assert "Who attacks" not in Read(report_page(answers_of(30), delta=0.05)).shown
