@@ -326,7 +326,7 @@ dl { margin: .6rem 0; } dl div { display: flex; flex-wrap: wrap; gap: .2rem 1rem
 dt { flex: 0 0 17rem; color: var(--soft); } dd { flex: 1 1 18rem; margin: 0; overflow-wrap: anywhere; }
 table { width: 100%; margin: 1rem 0; border-collapse: collapse; font-size: .93rem; }
 caption { padding-bottom: .4rem; color: var(--soft); text-align: left; }
-th, td { padding: .42rem .6rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; overflow-wrap: break-word; } tbody th { overflow-wrap: anywhere; min-width: 6rem; }
+th, td { padding: .42rem .6rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; overflow-wrap: break-word; } tbody th { overflow-wrap: anywhere; min-width: 6rem; } #auditor tbody th { min-width: 9rem; }
 thead th { border-bottom: 2px solid var(--line); font-size: .85rem; vertical-align: bottom; } thead th:first-child { white-space: nowrap; } tfoot { border-top: 2px solid var(--line); } tfoot th { font-weight: 400; }
 tbody th { font-weight: 400; }
 tbody th code, .number { white-space: nowrap; } .number { font-variant-numeric: tabular-nums; white-space: nowrap; }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import threading
 import tomllib
 from collections.abc import Mapping
@@ -16,6 +18,7 @@ import pytest
 import riskband as rb
 from protocol.models import build_model, save_checkpoint
 from riskband.answers.responses import FRESH_CLIENTS
+from riskband.cli import main
 from riskband.models.evaluation import example_losses, mean_loss
 from riskband.wording import TRAINERS_ANSWERED
 from server.app import _max_open
@@ -93,13 +96,37 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_network_does(
     first, second = (json.loads((folder / "report.json").read_text()) for folder in (finished, tmp_path))
     del first["timing"], second["timing"]
     assert json.dumps(first) == json.dumps(second)
+    first_page, second_page = (without_time((folder / "report.html").read_text()) for folder in (finished, tmp_path))
+    assert first_page == second_page
     for name in (
-        "report.html",
         "band.png",
         "band.svg",
         *(f"certificates/{name}.json" for name in first["certificates"]),
     ):
         assert (finished / name).read_bytes() == (tmp_path / name).read_bytes(), name
+
+
+def without_time(page: str) -> str:
+    """A page without when its configuration was recorded, and without the two hashes of what has this in it."""
+    return re.sub(r"\d{4}-\d\d-\d\dT[\d:]+\+00:00|(?<=SHA-256 )(<code>)?\w{64}|(?<=style-src ')sha256-[^']+", "", page)
+
+
+def test_the_page_says_what_the_run_knows_and_its_record_answers_what_it_can(
+    tmp_path: Path, defaults: Mapping[str, Any]
+) -> None:
+    report = run_app(tmp_path, defaults, about="author=A. Turing,purpose=release of version 7", require="mean<=0.9")
+    page, recorded = (tmp_path / "report.html").read_text(), report["timing"]["configuration_recorded"]
+    known = {"Hash of the model": report["hashes"]["model"], "Data": "digits", "Date": recorded}
+    for name, text in {**known, "Author": "A. Turing", "Purpose": "release of version 7"}.items():
+        assert f"<dt>{name}</dt><dd>{text}</dd>" in page
+    assert "Not stated" not in page
+    table, _, questions = page.partition("Answered by the record of the run.")[2].partition("</table>")
+    answer = f"It is fixed in the run's configuration, recorded at {recorded}, before any client was asked."
+    assert html.unescape(table).count(f"<td>{answer}</td>") == table.count('<th scope="row">') == 3
+    assert "requirements mean&lt;=0.9" in table
+    assert "Did every client report" in questions
+    assert "chosen before any answer was seen" not in questions.split("<script")[0].split("All ")[0]
+    assert main(["verify", str(tmp_path / "report.html")]) == 0
 
 
 def test_another_seed_gives_another_model_and_other_answers(

@@ -133,6 +133,7 @@ def test_every_mistake_is_reported_at_once_with_key_value_and_remedy() -> None:
         ("num-radii", {"num-radii": 2}, "50 is plenty"),
         ("answered-by", {"answered-by": "trainer"}, "use one of fresh, trainers"),
         ("figure-format", {"figure-format": "png,none"}, 'png, svg, pdf, or "none"'),
+        ("about", {"about": "author=A,B"}, "give KEY=VALUE, each key once"),
         ("num-training-clients", {"num-training-clients": -1}, "train and never answer"),
         ("num-training-clients", {"num-clients": 20, "num-training-clients": 21}, "at most num-clients"),
         ("group-angles", {"group-angles": "0,15", "group-sigmas": "0.1,0.2"}, "not with group-sigmas"),
