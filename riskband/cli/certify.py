@@ -19,7 +19,7 @@ from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.bands.methods import MOST_FOR_ALL_RANKS
 from riskband.checks import spelled
 from riskband.cli.figures import draw
-from riskband.cli.request import ABOUT, DEFAULT_PILOT_SHARE, Request, how_read
+from riskband.cli.request import DEFAULT_PILOT_SHARE, Request, how_read
 from riskband.cli.terminal import summary
 from riskband.functionals.bets import has_no_order
 from riskband.report.asked import DEFAULT_BUDGETS, certified
@@ -130,7 +130,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = topic("output")
     add("--out", help="write the certificates, with all that is needed to verify them", metavar="FILE.json")
     add("--json", help="print what --out writes, and nothing else", action="store_true")
-    add("--about", help=ABOUT, nargs="+", metavar="KEY=VALUE", **again)
+    said = "what the page says of the evaluation: model=…, data=…, date=…, author=…, or whatever else"
+    add("--about", help=said, nargs="+", metavar="KEY=VALUE", **again)
     add("--plot", help="draw the band and the worst cases (.png, .svg or .pdf)", metavar="FILE.png")
     dispersion = "draw quantiles, Lorenz curve and the measures of --measure"
     add("--plot-dispersion", help=dispersion, metavar="FILE.png")

@@ -57,11 +57,8 @@ def run(options: argparse.Namespace) -> int:
     # By name: an import would make the house one floor higher (tests/house.py).
     made_by = import_module("riskband.report.page")
     limits = {(each["limit"], each["threshold"]): None for each in said.get("breakdowns", ())}
-    facts = made_by.RunFacts(
-        names=tuple(said.get("clients", ())),
-        limits=tuple(limits),
-        about=about | import_module("riskband.report.words").about(options.about),
-    )
+    about |= import_module("riskband.report.words").about(options.about)
+    facts = made_by.RunFacts(names=tuple(said.get("clients", ())), limits=tuple(limits), about=about)
     page = made_by.report_page(own or certificates, title=title, require=gate or (), facts=facts, public=options.public)
     out.write_text(page, encoding="utf-8")
     if options.json:

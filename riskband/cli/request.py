@@ -26,7 +26,6 @@ from riskband.worst_cases.requirements import Requirement
 
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 DEFAULT_PILOT_SHARE = 0.2
-ABOUT = "what the page says of the evaluation: model=…, data=…, date=…, author=…, or whatever else"
 
 
 @dataclass(frozen=True)

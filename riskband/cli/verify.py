@@ -78,8 +78,8 @@ def _rest(file: str, document: Mapping[str, Any]) -> Iterator[tuple[str, bool | 
         )
     if _is_page(file):
         follows, said = _judged_text(file, document.get("page"), certificates, gate)
-        signed = _stored_text(Path(file).read_text(encoding="utf-8"))
-        yield "text_follows", follows, f"{said}\nSHA-256 of what is signed: {sha256(signed.encode()).hexdigest()}"
+        signed = sha256(_STORED.findall(Path(file).read_text(encoding="utf-8"))[0].encode()).hexdigest()
+        yield "text_follows", follows, f"{said}\nSHA-256 of what is signed: {signed}"
 
 
 def _findings_follow(certificates: Mapping[str, rb.Certificate], gate: Gate | None, said: Mapping[str, Any]) -> bool:
@@ -140,7 +140,10 @@ def stored_certificates(page: str) -> dict[str, Any]:
 
     Raises ValueError if the text is no report page, was made with ``public=True``, or its certificates were too large.
     """
-    document = json.loads(_stored_text(page))
+    found = _STORED.search(page)
+    if found is None:
+        raise ValueError("this is no report page of riskband: it holds no certificates")
+    document = json.loads(found[1])
     if isinstance(document, dict) and isinstance(document.get("xz"), str):
         try:
             packed = b64decode(document["xz"], validate=True)
@@ -151,13 +154,6 @@ def stored_certificates(page: str) -> dict[str, Any]:
         why = document.get("withheld") if isinstance(document, dict) else None
         raise ValueError(f"{why or 'its certificates cannot be read'}; verify the certificates it was made of")
     return document
-
-
-def _stored_text(page: str) -> str:
-    found = _STORED.search(page)
-    if found is None:
-        raise ValueError("this is no report page of riskband: it holds no certificates")
-    return found[1]
 
 
 def gate_again(certificates: Mapping[str, rb.Certificate], said: Mapping[str, Any]) -> Gate | None:

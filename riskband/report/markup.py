@@ -50,22 +50,27 @@ PAGE = r"""<!doctype html>
 </ul>
 </figure>
 {% endmacro %}
+{% macro table(caption, names) %}
+<table>
+<caption>{{ caption }}</caption>
+{{ heads(names) }}
+<tbody>
+{{ caller() }}</tbody>
+</table>
+{% endmacro %}
+{% macro terms(items) %}<dl>{% for name, text in items.items() %}<div><dt>{{ name }}</dt><dd>{{ text }}</dd></div>{% endfor %}</dl>{% endmacro %}
 {% macro heads(names) %}<thead><tr>{% for name in names if name %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>{% endmacro %}
 {# Beside each cell stands the head of its column, which a phone shows in the place of columns. #}
 {% macro cell(head, text, kind='') %}<td data-head="{{ head }}"{% if kind %} class="{{ kind }}"{% endif %}>{{ text }}</td>{% endmacro %}
 {% set measured_head = '' if view.is_public else 'Measured' %}
 {% macro measured(text) %}{% if measured_head %}{{ cell(measured_head, text, 'number') }}{% endif %}{% endmacro %}
 {% macro numbers(rows, caption) %}
-<table>
-<caption>{{ caption }}</caption>
 {% set bound = 'Guaranteed' if rows|map(attribute='label')|unique|list == ['certificate'] else 'Bound' %}
-{{ heads(['What is bounded', bound, measured_head, 'It is']) }}
-<tbody>
+{% call table(caption, ['What is bounded', bound, measured_head, 'It is']) %}
 {% for row in rows %}
 <tr><th scope="row">{{ row.quantity }}{% if row.note %}<br><small>{{ row.note }}.</small>{% endif %}</th>{{ cell(bound, row.bound, 'number') }}{{ measured(row.measured) }}{{ cell('It is', label(row.label)) }}</tr>
 {% endfor %}
-</tbody>
-</table>
+{% endcall %}
 {% endmacro %}
 {% macro asked(question, exact) %}{{ question }}{% if exact not in question %}<br><small>Exact words: {{ exact }}.</small>{% endif %}{% endmacro %}
 {% macro label(text) %}<span class="label{{ ' estimate' if text == 'ESTIMATE' }}">{{ text }}</span>{% endmacro %}
@@ -73,13 +78,7 @@ PAGE = r"""<!doctype html>
 <header>
 <p class="kind">Risk report{% if view.is_public %} · public version, without the clients’ losses{% endif %}</p>
 <h1>{{ view.title }}</h1>
-{% if view.about %}
-<dl>
-{% for name, text in view.about.items() %}
-<div><dt>{{ name }}</dt><dd>{{ text }}</dd></div>
-{% endfor %}
-</dl>
-{% endif %}
+{{ terms(view.about) }}
 {% if view.unsaid %}<p class="note">Not stated: {{ view.unsaid|join(', ') }}.</p>{% endif %}
 </header>
 <main>
@@ -94,47 +93,33 @@ PAGE = r"""<!doctype html>
 <p class="note">{{ view.together }}</p>
 <p>A <i>risk</i> is the mean loss of the model on one client, from 0 (no error) to 1.{% if view.has_measured %} A <i>measured risk</i> is that mean over a client’s own test examples; its true risk may be higher or lower.{% endif %}</p>
 {% if view.gate %}
-<table>
-<caption>What was required.{% if view.light.word != 'ESTIMATE ONLY' %} With probability at least {{ view.sure }} no verdict is a wrong PASS or a wrong FAIL.{% endif %}</caption>
-{{ heads(['Requirement', 'Verdict', measured_head, 'Why']) }}
-<tbody>
+{% call table('What was required.' ~ (' With probability at least ' ~ view.sure ~ ' no verdict is a wrong PASS or a wrong FAIL.' if view.light.word != 'ESTIMATE ONLY' else ''), ['Requirement', 'Verdict', measured_head, 'Why']) %}
 {% for each, known in view.verdicts %}
 <tr><th scope="row"><code>{{ each.requirement }}</code></th><td><span class="verdict {{ each.verdict|lower|replace(' ', '-') }}">{{ {'PASS': '✔', 'FAIL': '✖'}.get(each.verdict, '▲') }} {{ each.verdict }}</span></td>{{ measured(known) }}<td>{{ each.statement.partition(': ')[2] }}</td></tr>
 {% endfor %}
-</tbody>
-</table>
+{% endcall %}
 {% else %}
 <p>No requirement was set, so this page has no verdict. State one before the next evaluation, for example <code>--require "mean&lt;=0.2"</code>.</p>
 {% endif %}
 </section>
-
 <section id="who" aria-labelledby="h2">
 <h2 id="h2">2. Who was measured</h2>
-<dl>
-{% for name, text in view.who.items() %}
-<div><dt>{{ name }}</dt><dd>{{ text }}</dd></div>
-{% endfor %}
-</dl>
+{{ terms(view.who) }}
 <p><b>Did they make the model?</b> {{ view.answered_by }}</p>
 {% if view.clients %}
 <details>
 <summary>What each client measured{% if view.num_unlisted %} (the worst {{ view.clients|length }}; {{ view.num_unlisted }} more are in the certificates){% endif %}</summary>
-<table>
-<caption>Measured on each client’s own examples: not a bound, and not certified.</caption>
 {% set grouped = view.clients|selectattr('group')|list %}
-{{ heads(['Client', 'Group' if grouped else '', 'Mean loss', 'Examples']) }}
-<tbody>
+{% call table('Measured on each client’s own examples: not a bound, and not certified.', ['Client', 'Group' if grouped else '', 'Mean loss', 'Examples']) %}
 {% for each in view.clients %}
 <tr><th scope="row">{{ each.name }}</th>{% if grouped %}{{ cell('Group', each.group) }}{% endif %}{{ cell('Mean loss', each.loss, 'number') }}{{ cell('Examples', each.num_examples, 'number') }}</tr>
 {% endfor %}
-</tbody>
-</table>
+{% endcall %}
 </details>
 {% elif view.is_public %}
 <p>What each client measured is left out of this version.</p>
 {% endif %}
 </section>
-
 <section id="change" aria-labelledby="h3">
 <h2 id="h3">3. What may change</h2>
 {% set shift = view.shifts|first %}
@@ -166,9 +151,7 @@ PAGE = r"""<!doctype html>
 <tr><th scope="row" data-head="Budget">{{ step.budget }}</th>{% for kind in step.kinds %}{{ cell('from ' ~ shift.kinds[loop.index0], kind, 'number') }}{% endfor %}{% for bound in step.bounds %}{{ cell(shift.columns[loop.index0], bound, 'number') }}{% endfor %}</tr>
 {% endfor %}
 </tbody>
-{% if not view.is_public %}
-<tfoot><tr><th scope="row">Measured</th>{% for kind in shift.kinds %}<td class="number">–</td>{% endfor %}{% for text in shift.measured %}{{ cell(shift.columns[loop.index0], text, 'number') }}{% endfor %}</tr></tfoot>
-{% endif %}
+{% if not view.is_public %}<tfoot><tr><th scope="row">Measured</th>{% for kind in shift.kinds %}<td class="number">–</td>{% endfor %}{% for text in shift.measured %}{{ cell(shift.columns[loop.index0], text, 'number') }}{% endfor %}</tr></tfoot>{% endif %}
 </table>
 {{ chart(shift.chart, 'shift-chart' ~ nth) }}
 </div>
@@ -184,22 +167,17 @@ PAGE = r"""<!doctype html>
 <p>Nothing here is certified of clients that differ from those measured: the bounds hold for clients like these.</p>
 {% endif %}
 </section>
-
 <section id="suffers" aria-labelledby="h4">
 <h2 id="h4">4. Who suffers</h2>
 {% if view.rows %}
 {{ numbers(view.rows, 'The middle and the worst-off, among clients like those measured.') }}
 {% endif %}
 {% if view.groups %}
-<table>
-<caption>Mean risk by group.</caption>
-{{ heads(['Group', 'Clients', 'Mean risk lies in', measured_head]) }}
-<tbody>
+{% call table('Mean risk by group.', ['Group', 'Clients', 'Mean risk lies in', measured_head]) %}
 {% for name, size, interval, known in view.groups %}
 <tr><th scope="row">{{ name }}</th>{{ cell('Clients', size, 'number') }}{{ cell('Mean risk lies in', interval, 'number') }}{{ measured(known) }}</tr>
 {% endfor %}
-</tbody>
-</table>
+{% endcall %}
 {% endif %}
 {% if view.others %}
 {{ numbers(view.others, 'Other numbers of this evaluation.') }}
@@ -208,52 +186,35 @@ PAGE = r"""<!doctype html>
 {{ chart(figure, 'chart-' ~ loop.index) }}
 {% endfor %}
 {% if view.carriers %}<p>{{ view.carriers }}</p>{% endif %}
-{% for line in view.notes %}
-<p>{{ line }}</p>
-{% endfor %}
+{% for line in view.notes %}<p>{{ line }}</p>{% endfor %}
 {% if not (view.rows or view.groups or view.others or view.charts or view.notes) %}
 <p>These certificates say nothing about the worst-off or about groups of clients.</p>
 {% endif %}
 </section>
-
 <section id="true" aria-labelledby="h5">
 <h2 id="h5">5. What must be true</h2>
 <p>{{ view.premise }} Tick, and name who stands for it. <b>What you enter is stored nowhere</b>: print the page, or save it as PDF, to keep it.</p>
 {% set known = view.questions|selectattr(2)|list %}
 {% if known %}
-<table>
-<caption>Answered by the record of the run.</caption>
-{{ heads(['Question', 'Answer']) }}
-<tbody>
+{% call table('Answered by the record of the run.', ['Question', 'Answer']) %}
 {% for question, exact, answer in known %}
 <tr><th scope="row">{{ asked(question, exact) }}</th><td>{{ answer }}</td></tr>
 {% endfor %}
-</tbody>
-</table>
+{% endcall %}
 {% endif %}
 <form>
-<table class="questions">
-<caption class="visually-hidden">Assumptions as questions</caption>
-{{ heads(['Yes', 'Question', 'Owner', 'Date']) }}
-<tbody>
+{% call table('Questions for whoever can answer them.', ['Yes', 'Question', 'Owner', 'Date']) %}
 {% for question, exact, _ in view.questions|rejectattr(2) %}
 {% set nth = loop.index %}
 <tr><td><input type="checkbox" id="q{{ nth }}" autocomplete="off"></td><th scope="row"><label for="q{{ nth }}">{{ asked(question, exact) }}</label></th>{% for what in ('Owner', 'Date') %}<td data-head="{{ what }}"><input type="text" aria-label="{{ what }} of question {{ nth }}" autocomplete="off"></td>{% endfor %}</tr>
 {% endfor %}
-</tbody>
-</table>
+{% endcall %}
 </form>
 </section>
-
 <section id="limits" aria-labelledby="h6">
 <h2 id="h6">6. What this does not say</h2>
-<ul>
-{% for limit in view.limits %}
-<li>{{ limit }}</li>
-{% endfor %}
-</ul>
+<ul>{% for limit in view.limits %}<li>{{ limit }}</li>{% endfor %}</ul>
 </section>
-
 <section id="auditor" aria-labelledby="h7">
 <h2 id="h7">7. For the auditor</h2>
 {% if view.is_public %}
@@ -266,32 +227,22 @@ PAGE = r"""<!doctype html>
 {% if view.made_here and not view.is_public %}
 <p>Read off the band of these certificates for this page{{ ', and left out of what it holds: <code>verify</code> makes them again and compares the text'|safe if holds == 'packed' }}: {{ view.made_here|join('; ') }}.</p>
 {% endif %}
-<dl>
-<div><dt>Made by</dt><dd>riskband {{ version }}</dd></div>
-{% for name, text in view.hashes.items() %}
-<div><dt>{{ name }}</dt><dd><code>{{ text }}</code></dd></div>
-{% endfor %}
-</dl>
+{{ terms({'Made by': 'riskband ' ~ version}) }}
+{{ terms(view.hashes) }}
 <details>
 <summary>{{ 'All ' ~ view.certificates|length ~ ' certificates' if view.certificates|length > 1 else 'The certificate' }}</summary>
-<table>
-<caption>What each certificate says.</caption>
-{{ heads(['Name', 'Statement' ~ (', and the SHA-256 of its file' if digests else ''), 'It is', 'δ', 'Holds', 'Method']) }}
-<tbody>
+{% call table('What each certificate says.', ['Name', 'Statement' ~ (', and the SHA-256 of its file' if digests else ''), 'It is', 'δ', 'Holds', 'Method']) %}
 {% for name, each in view.certificates.items() %}
 <tr><th scope="row">{{ name }}</th><td>{{ each.statement }}{% if digests %}<code class="hash">{{ digests.get(name, '–') }}</code>{% endif %}</td>{{ cell('It is', label('ESTIMATE' if each.validity == 'estimate' else each.validity)) }}{{ cell('δ', view.deltas[name]) }}{{ cell('Holds', view.holds[name]) }}{{ cell('Method', each.method) }}</tr>
 {% endfor %}
-</tbody>
-</table>
+{% endcall %}
 </details>
 </section>
 </main>
-{% if signed %}
-<footer>
+{% if signed %}<footer>
 <p class="signature">Name <span></span> Date <span></span> Signature <span></span></p>
 <p class="note">What is signed is what this page holds, with the SHA-256 <code>{{ signed }}</code>. It stands on every printed page, and <code>riskband verify</code> prints it.</p>
-</footer>
-{% endif %}
+</footer>{% endif %}
 <script type="application/json" id="certificates">{{ stored }}</script>
 <script>{{ script|safe }}</script>
 </body>
@@ -310,7 +261,6 @@ p { margin: .6rem 0; max-width: 46rem; }
 .kind { margin: 0 0 .2rem; color: var(--soft); font-size: .9rem; }
 .skip { position: absolute; left: -99rem; }
 .skip:focus { position: static; }
-.visually-hidden { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
 .light { --colour: var(--grey); display: flex; gap: 1.1rem; align-items: center; padding: 1rem 1.2rem; border: 2px solid var(--colour); border-left-width: 12px; border-radius: 8px; background: color-mix(in srgb, var(--colour) var(--wash), transparent); }
 .light.green { --colour: var(--green); } .light.amber { --colour: var(--amber); } .light.red { --colour: var(--red); }
 .light p { margin: 0; }
@@ -322,7 +272,7 @@ p { margin: .6rem 0; max-width: 46rem; }
 .label.estimate { border-color: var(--red); color: var(--red); font-weight: 700; }
 .verdict { font-weight: 700; white-space: nowrap; } .verdict.pass { color: var(--green); } .verdict.fail { color: var(--red); } .verdict.not-decided { color: var(--amber); }
 .note, small { color: var(--soft); font-size: .88rem; }
-dl { margin: .6rem 0; } dl div { display: flex; flex-wrap: wrap; gap: .2rem 1rem; padding: .25rem 0; border-bottom: 1px solid var(--line); }
+dl { margin: .6rem 0; } dl + dl { margin-top: -.6rem; } dl div { display: flex; flex-wrap: wrap; gap: .2rem 1rem; padding: .25rem 0; border-bottom: 1px solid var(--line); }
 dt { flex: 0 0 17rem; color: var(--soft); } dd { flex: 1 1 18rem; margin: 0; overflow-wrap: anywhere; }
 table { width: 100%; margin: 1rem 0; border-collapse: collapse; font-size: .93rem; }
 caption { padding-bottom: .4rem; color: var(--soft); text-align: left; }
@@ -344,13 +294,13 @@ path, circle { fill: none; stroke-width: 2.2; } path.area { stroke-width: 1.6; }
 path.area { fill: color-mix(in srgb, var(--fill, var(--bound)) 22%, transparent); } circle { stroke-width: 1; }
 .legend { display: flex; flex-wrap: wrap; gap: .2rem 1.4rem; margin: .2rem 0 0; padding: 0; list-style: none; font-size: .88rem; }
 .readout { position: absolute; top: 3.2rem; right: 1rem; max-width: 20rem; padding: .4rem .7rem; border: 1px solid var(--line); border-radius: 6px; background: var(--back); font-size: .85rem; pointer-events: none; }
-.questions td:first-child { width: 2.5rem; } .questions td:nth-child(3) { width: 12rem; } .questions td:nth-child(4) { width: 8rem; }
+form td:first-child { width: 2.5rem; } form td:nth-child(3) { width: 12rem; } form td:nth-child(4) { width: 8rem; }
 .signature { display: flex; gap: .6rem; align-items: end; max-width: none; margin-top: 3.5rem; break-inside: avoid; } .signature span { flex: 1; border-bottom: 1px solid var(--text); } footer { break-inside: avoid; }
-.questions input[type=text] { width: 100%; padding: .25rem; border: 1px solid var(--soft); border-radius: 4px; background: var(--back); color: var(--text); font: inherit; font-size: .88rem; } .questions input[type=checkbox] { width: 1.2rem; height: 1.2rem; accent-color: var(--bound); }
+input[type=text] { width: 100%; padding: .25rem; border: 1px solid var(--soft); border-radius: 4px; background: var(--back); color: var(--text); font: inherit; font-size: .88rem; } input[type=checkbox] { width: 1.2rem; height: 1.2rem; accent-color: var(--bound); }
 @media screen { .shift.other { display: none; } }
-@media screen and (max-width: 40rem) { table, caption, tbody, tfoot, tr, th, td { display: block; } thead { display: none; } tr { padding: .5rem 0; border-bottom: 1px solid var(--line); } tbody th, tfoot th, td { padding: .1rem 0; border: 0; } [data-head]::before { content: attr(data-head) ": "; color: var(--soft); } tbody th:first-child, tfoot th { font-weight: 600; } th small { font-weight: 400; } tfoot td:not([data-head]) { display: none; } td.number { white-space: normal; } svg text { font-size: 18px; } svg text[transform] { display: none; } .chart > svg { overflow: visible; } dt { flex-basis: 100%; } .questions td:nth-child(n) { width: auto; } .signature { flex-direction: column; align-items: stretch; } .signature span { min-height: 1.6rem; } }
+@media screen and (max-width: 40rem) { table, caption, tbody, tfoot, tr, th, td { display: block; } thead { display: none; } tr { padding: .5rem 0; border-bottom: 1px solid var(--line); } tbody th, tfoot th, td { padding: .1rem 0; border: 0; } [data-head]::before { content: attr(data-head) ": "; color: var(--soft); } tbody th:first-child, tfoot th { font-weight: 600; } th small { font-weight: 400; } tfoot td:not([data-head]) { display: none; } td.number { white-space: normal; } svg text { font-size: 18px; } svg text[transform] { display: none; } .chart > svg { overflow: visible; } dt { flex-basis: 100%; } form td:nth-child(n) { width: auto; } .signature { flex-direction: column; align-items: stretch; } .signature span { min-height: 1.6rem; } }
 @page { margin: 14mm 14mm 18mm; @bottom-left { content: "{sha256}"; font: 7pt ui-monospace, Consolas, Menlo, monospace; } @bottom-right { content: counter(page) " / " counter(pages); font: 8pt sans-serif; } }
-@media print { details::details-content { content-visibility: visible; } h2 { margin-top: 1.4rem; } details td, details th { padding-block: .1rem; } summary { list-style: none; color: var(--text); } .questions input[type=text] { border-width: 0 0 1px; } :root { color-scheme: light; --text: #000; --soft: #444; --line: #bbb; --card: #fff; } html { font-size: 10pt; } body { max-width: none; padding: 0; line-height: 1.4; -webkit-print-color-adjust: exact; print-color-adjust: exact; } .slider, .skip, .readout, .cursor { display: none; } h2, h3, figcaption, caption { break-after: avoid; } tr, figure, .light, section > table, .shift > table { break-inside: avoid; } }
+@media print { details::details-content { content-visibility: visible; } h2 { margin-top: 1.4rem; } details td, details th { padding-block: .1rem; } summary { list-style: none; color: var(--text); } input[type=text] { border-width: 0 0 1px; } :root { color-scheme: light; --text: #000; --soft: #444; --line: #bbb; --card: #fff; } html { font-size: 10pt; } body { max-width: none; padding: 0; line-height: 1.4; -webkit-print-color-adjust: exact; print-color-adjust: exact; } .slider, .skip, .readout, .cursor { display: none; } h2, h3, figcaption, caption { break-after: avoid; } tr, figure, .light, section > table, .shift > table { break-inside: avoid; } }
 """
 
 SCRIPT = r"""
@@ -385,10 +335,6 @@ SCRIPT = r"""
     document.querySelector(".slider").hidden = false;
     window.addEventListener("load", choose);
   }
-  const folds = [...document.querySelectorAll("details")]; // for browsers that print a closed fold closed
-  let closed = [];
-  window.addEventListener("beforeprint", () => { closed = folds.filter((fold) => !fold.open); for (const fold of closed) fold.open = true; });
-  window.addEventListener("afterprint", () => { for (const fold of closed) fold.open = false; });
   for (const figure of document.querySelectorAll("[data-chart]")) {
     const { x, rows, x_label, steps, frame } = JSON.parse(figure.dataset.chart);
     const svg = figure.querySelector("svg"), last = x.length - 1;

@@ -116,8 +116,10 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
         shifts, made = divergence_shift(found, threshold=threshold, public=public)
     rows, tails, shown = _tails(found, threshold)
     made |= tails
+    verdicts = () if gate is None else gate.verdicts
     others = (e for e in certificates.values() if not (e.axes or e is main or e.name in shown))
     everything = {**certificates, **{_unused(name, certificates): each for name, each in made.items()}}
+    assuming = (*everything.values(), *filter(None, (gate,)))
     return {
         "title": title,
         "is_public": public,
@@ -127,13 +129,11 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
         "together": f"{capital(found.statement)}.",
         "measured": _measured_first(main, found),
         "about": {capital(what): said for what, said in facts.about.items()},
-        "unsaid": [what for what in USUAL_ABOUT if what not in facts.about],
+        "unsaid": [what for what in USUAL_ABOUT if what not in map(str.lower, facts.about)],
         "attack": attack(found.answers),
         "has_measured": any(map(is_measured, everything.values())),
         "gate": gate,
-        "verdicts": [(each, measured(each.requirement.number.name, found.answers)) for each in gate.verdicts]
-        if gate
-        else (),
+        "verdicts": [(each, measured(each.requirement.number.name, found.answers)) for each in verdicts],
         "sure": "" if gate is None else confidence(gate.delta),
         "who": {**facts.who, **{what: said for what, said in answered.items() if what not in facts.who}},
         "answered_by": WHO_ANSWERED[found.answered_by],
@@ -148,9 +148,7 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
         "has_limit": bool(facts.limits),
         "notes": [line for line in map(capital, facts.notes) if line != capital(main.statement)],
         "premise": _premise(everything.values()),
-        "questions": _questions(
-            said_once((*everything.values(), *filter(None, (gate,))), delta=found.delta), facts.answered
-        ),
+        "questions": _questions(said_once(assuming, delta=found.delta), facts.answered),
         "limits": LIMITS,
         "hashes": facts.hashes,
         "certificates": everything,
@@ -215,9 +213,8 @@ def _tails(found: Findings, threshold: float | None) -> tuple[tuple[Row, ...], d
         if each is None and found.band is not None:
             each = made[name] = read_off(found.band, name)
         if each is not None:
-            row = _row(
-                each if each.kind != "quantile" else replace(each, lower=None), found
-            )  # "nine in ten have at most"
+            is_quantile = each.kind == "quantile"  # "nine in ten have at most"
+            row = _row(replace(each, lower=None) if is_quantile else each, found)
             rows.append(row._replace(quantity=about_measured(words, is_measured(each))))
     return tuple(rows), made, set(wanted)
 
@@ -225,8 +222,7 @@ def _tails(found: Findings, threshold: float | None) -> tuple[tuple[Row, ...], d
 def _measured_first(main: Certificate, found: Findings) -> str:
     """What was measured of the number at the top, or else of the mean, which it is a worst case of."""
     own, mean = measured(main.name, found.answers), measured("mean", found.answers)
-    is_known_without = own == NOTHING and mean != NOTHING
-    said = f"{mean}, the mean risk without any change" if is_known_without else own
+    said = own if own != NOTHING or mean == NOTHING else f"{mean}, the mean risk without any change"
     return f"Measured on the clients that answered: {said}."
 
 

@@ -117,8 +117,7 @@ def about(lines: Iterable[str]) -> dict[str, str]:
     for line in lines:
         key, _, value = (part.strip() for part in line.partition("="))
         if not (key and value) or key in said:
-            example = "such as author=A. Turing, each key once"
-            raise ValueError(f"about must be KEY=VALUE, got {line!r}; say who, when and what, {example}")
+            raise ValueError(f"about must be KEY=VALUE, each key once, got {line!r}; say for example author=A. Turing")
         said[key] = value
     return said
 

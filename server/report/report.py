@@ -26,6 +26,7 @@ from riskband.wording import CHOSEN_BEFORE
 from server.report.cells import check_lines, loss_in_words, reasons
 from server.run.folder import CERTIFICATE_FOLDER, PAGE_FILE, ResultFolder, failure_fields
 from server.run.ledger import part_of_a_run
+from server.settings import brings_own_data
 from strategies.asking.failures import Failure
 from strategies.certifying import by_file
 
@@ -187,12 +188,13 @@ def _facts(evaluation: Evaluation, report: Mapping[str, Any]) -> RunFacts:
     study, limits = evaluation.study, evaluation.study.limits(evaluation.config)
     recorded = report["timing"]["configuration_recorded"]
     fixed = f"It is fixed in the run's configuration, recorded at {recorded}, before any client was asked."
-    chosen = (CHOSEN_BEFORE, FIXED_NUMBER, EQUAL_BY_DESIGN, CANDIDATES_FIXED) if recorded else ()
+    chosen = (CHOSEN_BEFORE, FIXED_NUMBER, CANDIDATES_FIXED) if recorded else ()
+    planned = (EQUAL_BY_DESIGN,) if chosen and not brings_own_data(report["config"]["dataset"]) else ()
     checked = check_lines(report["certificates"], worst_network=study.worst_network(report))
     return RunFacts(
         who=dict(_who_answered(report)),
         about=dict(_about(report)) | about(evaluation.config.run.about),
-        answered=dict.fromkeys(chosen, fixed),
+        answered=dict.fromkeys(chosen + planned, fixed),
         hashes={"Hash of the code": report["hashes"]["code"]},
         notes=(*study.lines(report), *study.privacy_lines(report), *checked),
         limits=tuple(limits),

@@ -555,7 +555,7 @@ def test_what_is_said_about_the_evaluation_is_stored_and_made_again(tmp_path, ca
     capsys.readouterr()
     for wrong in (["author"], ["author="], ["=A"], ["author=A", "author=B"]):
         assert main([*usual, "--about", *wrong]) == main(["report", str(out), "-o", str(path), "--about", *wrong]) == 2
-        assert capsys.readouterr().err.count("about must be KEY=VALUE, got") == 2
+        assert capsys.readouterr().err.count("about must be KEY=VALUE, each key once, got") == 2
 
 
 @pytest.mark.parametrize("most", [700_000, 20_000, 200])
