@@ -58,7 +58,7 @@ PAGE = r"""<!doctype html>
 {{ caller() }}</tbody>
 </table>
 {% endmacro %}
-{% macro terms(items) %}<dl>{% for name, text in items.items() %}<div><dt>{{ name }}</dt><dd>{{ text }}</dd></div>{% endfor %}</dl>{% endmacro %}
+{% macro terms(items) %}{% if items %}<dl>{% for name, text in items.items() %}<div><dt>{{ name }}</dt><dd>{{ text }}</dd></div>{% endfor %}</dl>{% endif %}{% endmacro %}
 {% macro heads(names) %}<thead><tr>{% for name in names if name %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>{% endmacro %}
 {# Beside each cell stands the head of its column, which a phone shows in the place of columns. #}
 {% macro cell(head, text, kind='') %}<td data-head="{{ head }}"{% if kind %} class="{{ kind }}"{% endif %}>{{ text }}</td>{% endmacro %}
