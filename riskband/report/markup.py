@@ -160,7 +160,7 @@ PAGE = r"""<!doctype html>
 {% for sentence in view.shifts|map(attribute='breaks')|sum(start=()) %}
 <p>{{ sentence }}</p>
 {% else %}
-<p>{{ 'Where the required limits break is not shown here.' if view.gate else 'Section 4 says how far the limit that was set is kept.' if view.has_limit else 'No limit was set, so there is no budget at which one is exceeded.' }} Read off the table what you could bear.</p>
+<p>{{ 'Where the required limits break is not shown here.' if view.gate else 'If a limit was set, section 4 says how far it is kept.' if shift.kind == 'cost' else 'No limit was set, so there is no budget at which one is exceeded.' }} Read off the table what you could bear.</p>
 {% endfor %}
 {% if shift.together %}<p class="note">{{ shift.together }}</p>{% endif %}
 {% else %}

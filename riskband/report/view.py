@@ -145,7 +145,6 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
         "groups": next(filter(None, map(group_rows, certificates.values())), ()),
         "carriers": "" if public else _carriers(found, everything),
         "charts": tuple(_charts(certificates, band, public=public)),
-        "has_limit": bool(facts.limits),
         "notes": [line for line in map(capital, facts.notes) if line != capital(main.statement)],
         "premise": _premise(everything.values()),
         "questions": _questions(said_once(assuming, delta=found.delta), facts.answered),

@@ -602,5 +602,6 @@ def test_what_the_record_of_a_run_answers_is_no_question_for_an_owner():
 def test_an_attack_is_told_in_plain_words(guarantee, said):
     worst = rb.wasserstein_mean(adversarial_answers(guarantee=guarantee), delta=0.05, cost_budget=[0.0, 0.1])
     shown = Read(report_page(worst)).shown
+    assert "No limit was set" not in shown  # a run says in section 4 how far its limit is kept
     assert all(words in shown for words in ("Who attacks", "it cannot change their labels", said))
     assert "Who attacks" not in Read(report_page(answers_of(30), delta=0.05)).shown
