@@ -26,6 +26,7 @@ from riskband.means import mean_bound
 from riskband.search import smallest_size
 from riskband.selection import selection_certificate
 from riskband.worst_cases.divergences import DIVERGENCES, FDivergence
+from riskband.worst_cases.next_clients import next_clients
 from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
 from riskband.worst_cases.wasserstein import wasserstein_cdf, wasserstein_mean, wasserstein_published
 
@@ -48,6 +49,7 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
             weighted_quantile,
             worst_case_mean,
             worst_case_cdf,
+            next_clients,
             dispersion_certificate,
             lorenz_certificate,
             quantile_certificate,
@@ -63,7 +65,7 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
 }
 """The functions that make certificates, by the name in the recipe."""
 
-_BOUNDED_BY_ONE = ("mean", "cvar", "quantile", "share", "worst_mean", "worst_share")
+_BOUNDED_BY_ONE = ("mean", "cvar", "quantile", "share", "worst_mean", "worst_share", "next")
 _LARGEST_TRIED = 4_096  # clients
 
 _COMPUTED = ("value", "lower", "details")
@@ -205,6 +207,7 @@ def _num_values(recipe: Recipe) -> int | None:
     answers = recipe["answers"]
     is_tuned = isinstance((recipe["band"] or {}).get("method"), Mapping)  # its levels are for so many clients
     is_own = recipe["arguments"].get("divergence", "kl") not in DIVERGENCES  # a divergence that only its user has
+    is_own |= "population" in recipe["arguments"]  # of so many clients, and no more
     return None if is_tuned or is_own or "values" not in answers or "radii" in answers else len(answers["values"])
 
 

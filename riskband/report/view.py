@@ -26,6 +26,7 @@ from riskband.report.words import (
     num_clients_of,
     percent,
     question,
+    rows_of_next,
     said_once,
     who_answered,
 )
@@ -125,7 +126,10 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
         "num_unlisted": 0 if public else max(0, num_clients_of(found.answers) - _MOST_CLIENTS_LISTED),
         "shifts": shifts,
         "rows": rows,
-        "others": tuple(_row(e) for e in certificates.values() if not (e.axes or e is main or e.name in shown)),
+        "others": (
+            *(_row(e) for e in certificates.values() if not (e.axes or e is main or e.name in shown)),
+            *(row for each in certificates.values() for row in _rows_of_next(each)),
+        ),
         "groups": next(filter(None, map(group_rows, certificates.values())), ()),
         "carriers": "" if public else _carriers(found, everything),
         "charts": tuple(_charts(certificates, band, public=public)),
@@ -208,6 +212,13 @@ def _row(certificate: Certificate) -> Row:
     if nothing is not None:
         bound = "not bounded by these answers" if lower is None else f"at least {rounded_down(lower)}"
     return Row(capital(certificate.quantity), bound, LABELS[certificate.validity], capital(nothing or ""))
+
+
+def _rows_of_next(certificate: Certificate) -> Iterator[Row]:
+    of = certificate.recipe["arguments"]
+    for budget, above, most in rows_of_next(certificate):
+        shift = f", budget {budget} in {resolve_divergence(of['divergence']).title}" if budget else ""
+        yield Row(f"Of the next clients, those that {above}{shift}", most, LABELS[certificate.validity])
 
 
 def _carriers(found: Findings, certificates: Certificates) -> str:
