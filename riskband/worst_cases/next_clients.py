@@ -214,6 +214,7 @@ def _ordinal(k: int) -> str:
     return "largest" if k == 1 else f"{k}{ending} largest"
 
 
+@lru_cache(maxsize=256)
 def _ranks(
     num_seen: int, num_next: int, delta: float, k: int | None, f: FDivergence | None, size: float, whole: bool
 ) -> IntArray:
