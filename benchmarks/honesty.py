@@ -24,7 +24,7 @@ from torch import nn
 import riskband as rb
 from benchmarks.repaired import print_rows
 from protocol.models import build_model
-from riskband.betting import largest_log_capital
+from riskband.betting import adaptive_bets, log_growth
 from riskband.checks import FloatArray
 from riskband.models.evaluation import example_losses, mean_loss
 from riskband.wording import CHOSEN_BEFORE
@@ -122,7 +122,8 @@ def seeds_experiment(num_networks: int, *, seed: int = 0, num_seeds: int = 1000)
     orders = [np.random.default_rng(each).permutation(num_clients) for each in range(num_seeds)]
     for number in range(num_networks):
         _, values = law.draw(np.random.default_rng(seed + number), num_clients=num_clients, num_examples=NUM_EXAMPLES)
-        largest = [largest_log_capital(values[order], law.mean_risk(), delta=DELTA) for order in orders]
+        capitals = [log_growth(law.mean_risk(), seen, adaptive_bets(seen, DELTA)) for seen in values[orders]]
+        largest = [float(np.cumsum(each).max()) for each in capitals]
         risks, best = rb.ClientRisks(values, NUM_EXAMPLES), int(np.argmax(largest))
         shopped = rb.mean_bound(risks, delta=DELTA, seed=best)
         is_false = rb.mean_bound(risks, delta=DELTA).value < law.mean_risk()

@@ -383,11 +383,6 @@ def betting_upper_mean(values: FloatArray, *, delta: float) -> float:
     return bisect_number(survives, low=0.0, high=1.0).upper
 
 
-def largest_log_capital(values: FloatArray, candidate: float, *, delta: float) -> float:
-    """Logarithm of the largest capital on the way of the gambler of `betting_upper_mean` against one candidate."""
-    return float(np.cumsum(log_growth(candidate, values, adaptive_bets(values, delta))).max())
-
-
 def adaptive_bets(values: FloatArray, delta: float) -> FloatArray:
     """Bet on each value, by the variance of those before it in its row, shape (..., num_clients)."""
     count = np.arange(1, values.shape[-1] + 1)

@@ -144,12 +144,12 @@ def _wrong_verdicts(gate: Mapping[str, Any] | None, entries: Mapping[str, Any]) 
 
 _SAID = {  # how sentences begin that say a bound of a quantity that a certificate may have
     r"the mean risk over unseen clients (?:is at most|<=) (0\.\d+)": "mean",
-    r"(?:, |^ *|<= )the mean of the risk of an unseen client (?:lies between 0\.\d+ and|<=) (0\.\d+)": "mean",
+    r"(?:, |^ *|<= )the mean risk over unseen clients (?:lies between 0\.\d+ and|<=) (0\.\d+)": "mean",
     r"worst-off tenth of unseen clients is (?:at most|0\.\d+ to) (0\.\d+)": "cvar:0.9",
     r"the mean risk of the worst 0\.1 of unseen clients (?:is at most|<=) (0\.\d+)": "cvar:0.9",
     r"Nine in ten unseen clients have a risk of at most (0\.\d+)": "quantile:0.9",
     r"Half of the unseen clients have a risk of at most (0\.\d+)": "quantile:0.5",
-    r"the quantile at level 0\.9 of the risk of an unseen client (?:is at most|<=) (0\.\d+)": "quantile:0.9",
+    r"the 0\.9 quantile of the risk of an unseen client (?:is at most|<=) (0\.\d+)": "quantile:0.9",
     r"the Gini coefficient of the risk of an unseen client (?:lies between 0\.\d+ and|<=|0\.\d+ to) (0\.\d+)": "gini",
 }
 

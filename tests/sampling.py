@@ -71,4 +71,4 @@ def _spare(fast: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
 
 def _refuses(cases: list[pytest.Item]) -> bool:
     """Whether a test is about a refusal."""
-    return len(cases) > 1 and "pytest.raises(" in inspect.getsource(cases[0].function)  # type: ignore[attr-defined]
+    return len(cases) > 1 and "pytest.raises(" in inspect.getsource(cases[0].function)

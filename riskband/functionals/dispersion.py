@@ -82,7 +82,7 @@ def dispersion_certificate(
         band,
         "dispersion_certificate",
         {"measure": chosen.name, "method": method},
-        quantity=f"{chosen.quantity} of {band.subject}",
+        quantity=chosen.of(band.subject),
         value=upper,
         lower=float(lower),
         method=f"{method} bound from the {band.method} band" + (f"; {reason}" if reason else ""),
@@ -104,7 +104,7 @@ def _certificate_of_answers(
         *chosen_before(measure=(chosen.name, None)),
     )
     return Certificate(
-        quantity=f"{chosen.quantity} of {subject_of('marginal')}",
+        quantity=chosen.of(subject_of("marginal")),
         value=float(found.interval.upper),
         lower=float(found.interval.lower),
         delta=found.delta,

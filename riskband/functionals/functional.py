@@ -78,6 +78,8 @@ class Functional:
         the user.
     quantity : str
         What it is called in a sentence.
+    sentence : str
+        How it is said of a risk, with "{quantity}" and "{subject}" left open.
     of_distribution : callable or None
         Its value for a `RiskDistribution`, if known.
     range : tuple of float
@@ -116,6 +118,11 @@ class Functional:
     weight: QuantileWeight | None = None
     bounds: Callable[[Band], Interval] | None = None
     of_answers: OfAnswers | None = None
+    sentence: str = "{quantity} of {subject}"
+
+    def of(self, subject: str) -> str:
+        """Return what is bounded, such as "the Gini coefficient of the risk of an unseen client"."""
+        return self.sentence.format(quantity=self.quantity, subject=subject)
 
     def value(self, distribution: RiskDistribution) -> float:
         """Value for a distribution of risks; raises ValueError for a function of a band, which has none."""
@@ -334,7 +341,7 @@ def _weighted(weight: QuantileWeight, quantity: str = "") -> Functional:
     return _growing(weight.name, quantity, of_distribution, weight=weight)
 
 
-def _tail(weight: QuantileWeight, quantity: str, of_answers: OfAnswers) -> Functional:
+def _tail(weight: QuantileWeight, quantity: str, of_answers: OfAnswers, sentence: str) -> Functional:
     """Mean of the worst clients, which the distribution for means of the band serves as well as its lower side."""
     plain = _weighted(weight, quantity)
 
@@ -345,12 +352,13 @@ def _tail(weight: QuantileWeight, quantity: str, of_answers: OfAnswers) -> Funct
             lower = lower if measured is None else max(lower, measured.integral(measured.lower))
         return Interval(lower, upper if band.sides == "upper" else min(upper, weights.tail_mean(band, weight)))
 
-    return replace(plain, bounds=bounds, of_answers=of_answers)
+    return replace(plain, bounds=bounds, of_answers=of_answers, sentence=sentence)
 
 
 def _cvar(level: float) -> Functional:
-    words, of_answers = f"the mean of the worst {exactly(1.0 - level)}", partial(bets.cvar, level=level)
-    return _tail(weights.tail_weight(level), words, of_answers)
+    worst, of_answers = exactly(1.0 - level), partial(bets.cvar, level=level)
+    sentence = f"the mean risk of the worst {worst} of unseen clients"
+    return _tail(weights.tail_weight(level), f"the mean of the worst {worst}", of_answers, sentence)
 
 
 def _quantile(level: float) -> Functional:
@@ -373,6 +381,7 @@ def _share(threshold: float) -> Functional:
         f"the survival function at {exactly(threshold)}",
         lambda distribution: float(np.sum(distribution.weights[distribution.risks >= threshold])),
         of_answers=partial(bets.share, threshold=threshold),
+        sentence=f"the probability that {{subject}} is at least {exactly(threshold)}",
     )
 
 
@@ -615,7 +624,7 @@ def _quantile_range(low: float, high: float) -> Functional:
 Table = Mapping[str, Callable[..., Functional]]
 
 WEIGHTS: Table = {
-    "mean": lambda: _tail(weights.MEAN, "the mean", bets.mean),
+    "mean": lambda: _tail(weights.MEAN, "the mean", bets.mean, "the mean risk over unseen clients"),
     "cvar": _cvar,
     "interval": lambda low, high: _weighted(weights.interval_weight(low, high)),
     "linear": lambda: _weighted(weights.LINEAR),

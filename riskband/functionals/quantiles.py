@@ -168,8 +168,7 @@ def quantile(
         return _single_quantile(source, single, delta=own_delta(delta), local=local)
     band = band_alone(source, delta=delta)
     levels = check_points("level", level)
-    name = "" if levels.ndim else f" at level {exactly(float(levels))}"
-    quantity = f"the quantile{name} of {band.subject}"
+    quantity = f"the {'' if levels.ndim else f'{exactly(float(levels))} '}quantile of {band.subject}"
     axes, value = {"level": levels}, band.quantile_upper(levels)
     return certificate_of_band(band, "quantile", {"level": levels}, quantity=quantity, value=value, axes=axes)
 
@@ -186,7 +185,7 @@ def _single_quantile(risks: ClientRisks, level: float, *, delta: float, local: s
         risks,
         "quantile",
         {"level": level, "delta": delta, "local": local},
-        quantity=f"the quantile at level {exactly(level)} of {subject_of(local)}",
+        quantity=f"the {exactly(level)} quantile of {subject_of(local)}",
         method="stepwise" if local == "marginal" else "order statistic",
         value=value,
         chosen=chosen_before(level=(level, None), local=(local, "marginal")),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -243,14 +243,19 @@ def findings(
     -------
     Findings
         Of two certificates of one quantity only one is among them: that which a verdict follows from, otherwise the
-        sharper one.
+        sharper one. Both have their parts of delta.
     """
-    given = _one_each(certificates, {} if gate is None else gate.certificates)
+    required = {} if gate is None else gate.certificates
+    known = set(map(id, certificates.values()))
+    everything = {**certificates, **{name: each for name, each in required.items() if id(each) not in known}}
+    given = _one_each(everything, required)
     band = _band(given) if band is None else band
+    events = events_of(everything, None if band is None else band.provenance()["band"])
     return Findings(
         certificates=given,
-        events=events_of(given, None if band is None else band.provenance()["band"]),
-        answered_by=_answered_by([*certificates.values(), *given.values()]),
+        # Of two bounds the smaller one holds if both do: what is not said has its part of delta, too.
+        events=tuple(replace(e, certificates=tuple(filter(given.__contains__, e.certificates))) for e in events),
+        answered_by=_answered_by(everything.values()),
         answers=next(iter(given.values())).recipe.get("answers", {}),
         gate=gate,
         limits=tuple(dict.fromkeys([*((limit, at) for limit, at in limits), *_required_limits(gate)])),
@@ -283,15 +288,14 @@ def _event_key(certificate: Certificate) -> str:
 def _one_each(certificates: Mapping[str, Certificate], required: Mapping[str, Certificate]) -> dict[str, Certificate]:
     """One certificate for each quantity: of two, that of a verdict, or else the one with the smaller bound."""
     found: dict[Any, tuple[Any, str]] = {}
-    known, behind = set(map(id, certificates.values())), set(map(id, required.values()))
-    given = {**certificates, **{name: each for name, each in required.items() if id(each) not in known}}
-    for name, each in given.items():
+    behind = set(map(id, required.values()))
+    for name, each in certificates.items():
         axes = {axis: np.asarray(points).tolist() for axis, points in each.axes.items() if len(points) > 1}
         quantity = each.name, is_measured(each), each.is_published, str(axes)
         rank = id(each) not in behind, float(np.sum(each.value))
         found[quantity] = min(found.get(quantity, (rank, name)), (rank, name))
     kept = {name for _, name in found.values()}
-    return {name: each for name, each in given.items() if name in kept}
+    return {name: each for name, each in certificates.items() if name in kept}
 
 
 def is_measured(certificate: Certificate) -> bool:
@@ -322,7 +326,7 @@ def _band(certificates: Mapping[str, Certificate]) -> Band | None:
     """
     off: dict[str, list[Certificate]] = {}
     for each in certificates.values():
-        if each.event == "band":
+        if each.event == "band" and not each.is_published:  # which has no part of delta
             off.setdefault(_event_key(each), []).append(each)
     several = [each for each in off.values() if len(each) > 1 or "truncated" not in str(each[0].recipe["band"])]
     sources = (source_of(each[0]) for each in sorted(several, key=len, reverse=True))

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from riskband.answers.risks import ClientRisks
-from riskband.bands.band import Band, band_alone, own_delta
+from riskband.bands.band import Band, band_alone, own_delta, subject_of
 from riskband.bands.band import band as band_of
 from riskband.certificate import CERTIFICATE, Certificate
 from riskband.checks import as_spelled, check_budget, check_number, set_fields
@@ -415,7 +415,7 @@ def _number(name: object) -> Number:
     chosen = resolve(name, called=f"what is required, but for {WORST_MEAN} and {WORST_SHARE},")
     family, _, point = chosen.name.partition(":")
     threshold = float(point) if family == "share" else None
-    quantity = f"{chosen.quantity} of the risk of an unseen client"
+    quantity = chosen.of(subject_of("marginal"))
 
     def certificate(source: Band | ClientRisks, delta: float | None) -> Certificate:
         return dispersion_certificate(source, chosen.name, delta=delta)

@@ -45,6 +45,17 @@ def test_a_new_divergence_bounds_worst_cases(repository: Path, tmp_path: Path) -
     use(repository, uses.le_cam, tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [("slope_at_infinity=1.0", "slope_at_infinity=0.1"), ("2.0 / np", "1.9 / np"), ("t + 1", "t + 2")],
+)
+def test_negative_control_a_wrong_divergence_is_noticed(tmp_path: Path, right: str, wrong: str) -> None:
+    recipe = [(file, before, after.replace(right, wrong)) for file, before, after in DIVERGENCE]
+    with pytest.raises(AssertionError, match=r"uses\.py"):
+        use(copy_with(tmp_path / "repository", recipe), uses.le_cam, tmp_path)
+
+
 def test_a_new_functional_is_read_off_a_band(repository: Path, tmp_path: Path) -> None:
     use(repository, uses.tilted, tmp_path)
 
@@ -53,10 +64,14 @@ def test_the_command_certifies_them(repository: Path, tmp_path: Path) -> None:
     use(repository, uses.the_command, tmp_path)
 
 
+def test_a_new_shift_makes_networks(repository: Path, tmp_path: Path) -> None:
+    use(repository, uses.brightness, tmp_path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(3), ids=["divergence and functional", "selection", "shift"])
 def test_a_run_knows_them(repository: Path, tmp_path: Path, number: int) -> None:
-    use(repository, (uses.runs, uses.selection, uses.brightness)[number], tmp_path)
+    use(repository, (uses.runs, uses.selection, uses.a_bright_run)[number], tmp_path)
 
 
 @pytest.mark.slow

@@ -137,7 +137,7 @@ def test_weights_and_functions_of_ones_own_are_functionals():
 def test_certificates_from_both_sides_of_what_is_no_measure_of_dispersion_verify(name):
     certificate = rb.dispersion_certificate(BAND, name)
     assert (certificate.lower, certificate.value) == rb.bound(BAND, name)
-    assert resolve(name).quantity in certificate.statement
+    assert resolve(name).of("the risk of an unseen client") in certificate.statement
     stored = json.loads(certificate.to_json())
     assert rb.verify(stored).ok
     assert not rb.verify({**stored, "lower": stored["lower"] + 0.01}).ok
@@ -160,6 +160,6 @@ def test_the_command_certifies_any_functional(tmp_path, capsys):
     stored = json.loads(out.read_text())["certificates"]
     found = [stored[name]["recipe"]["arguments"]["measure"] for name in ("gini", "cvar:0.9", "share:0.3")]
     assert found == ["gini", "cvar:0.9", "share:0.3"]
-    assert "the survival function at 0.3 of the risk of an unseen client" in capsys.readouterr().out
+    assert "the probability that the risk of an unseen client is at least 0.3" in capsys.readouterr().out
     assert main([*command, "--measure", "median"]) == 2
     assert "measure must be one of" in capsys.readouterr().err

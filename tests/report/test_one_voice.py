@@ -10,6 +10,7 @@ import pytest
 
 import riskband as rb
 from riskband.cli import main
+from riskband.report.findings import findings
 from riskband.report.page import report_page
 from tests.one_voice import contradictions
 
@@ -204,3 +205,22 @@ def test_that_nothing_is_certified_is_said_once_whatever_the_divergences(table, 
     assert capsys.readouterr().out.count(line) == 1
     assert main(["report", str(out), "-o", str(page)]) == 0
     assert page.read_text().split("<script")[0].count(line) == 1
+
+
+def test_the_smaller_of_two_bounds_has_paid_for_both(table):
+    risks = rb.ClientRisks(_losses(table), 100)
+    two = {
+        "hoeffding": rb.mean_bound(risks, delta=0.02, method="hoeffding"),
+        "betting": rb.mean_bound(risks, delta=0.03),
+        "published": rb.worst_case_mean(rb.band(risks, delta=0.04), divergence="kl", budget=0.1, method="published"),
+    }
+    found = findings(two)
+    assert list(found.certificates) == ["betting", "published"]
+    assert found.delta == 0.05  # a formula that is false has none, and nothing more is read off its band
+    assert found.band is None
+    assert found.statement == (
+        "with probability at least 0.95 all of this holds together (delta = 0.05, shared among 2: 0.02 + 0.03)"
+    )
+    gate = rb.require(risks, "mean<=0.9", delta=0.01)
+    assert findings({"mean": two["betting"]}, gate=gate).certificates == gate.certificates
+    assert findings({"mean": two["betting"]}, gate=gate).delta == 0.04

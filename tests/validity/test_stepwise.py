@@ -42,7 +42,7 @@ LAWS = {
 }
 
 
-def failures(names, *, num_networks, num_clients, sizes, bound):
+def failures_by_law(names, *, num_networks, num_clients, sizes, bound):
     found = {}
     for seed, name in enumerate(names):
         law, threshold = LAWS[name]
@@ -60,7 +60,7 @@ def share(risks, threshold):
 
 @pytest.mark.parametrize(("num_clients", "sizes"), [(30, 5), (100, 20), (300, 100), (100, "unequal")])
 def test_the_bound_on_one_share_holds(num_clients, sizes):
-    found = failures(LAWS, num_networks=60, num_clients=num_clients, sizes=sizes, bound=share)
+    found = failures_by_law(LAWS, num_networks=60, num_clients=num_clients, sizes=sizes, bound=share)
     assert rejected(found, DELTA) == {}
 
 
@@ -68,7 +68,7 @@ def test_the_bound_on_one_share_holds(num_clients, sizes):
 @pytest.mark.parametrize("sizes", [5, 20, 100, "unequal", "dependent"])
 @pytest.mark.parametrize("num_clients", [30, 100, 500])
 def test_the_bound_on_one_share_holds_in_larger_studies(num_clients, sizes):
-    found = failures(LAWS, num_networks=1000, num_clients=num_clients, sizes=sizes, bound=share)
+    found = failures_by_law(LAWS, num_networks=1000, num_clients=num_clients, sizes=sizes, bound=share)
     assert rejected(found, DELTA) == {}
 
 
@@ -89,7 +89,7 @@ def test_missing_and_wrong_clients_are_allowed_for(num_networks):
         left = rb.ClientRisks(values, 20, binary=True, num_missing=2, missing="worst", contamination=3)
         return share(left, threshold)
 
-    found = failures(["at the threshold"], num_networks=num_networks, num_clients=50, sizes=20, bound=hidden)
+    found = failures_by_law(["at the threshold"], num_networks=num_networks, num_clients=50, sizes=20, bound=hidden)
     assert rejected(found, DELTA) == {}
 
 
@@ -172,7 +172,7 @@ def test_shares_that_are_not_paid_for_fail(bound):
         return min(steps._share_limit(clients, steps.Limit(DELTA, eta)) for eta in etas)
 
     chosen = {"not divided": not_divided, "best of all limits": best_of_all}[bound]
-    found = failures(["all at the threshold"], num_networks=300, num_clients=100, sizes=20, bound=chosen)
+    found = failures_by_law(["all at the threshold"], num_networks=300, num_clients=100, sizes=20, bound=chosen)
     assert rejected(found, DELTA)
 
 
