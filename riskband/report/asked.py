@@ -129,7 +129,7 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
             found[made.name] = made
         found |= {name: _above(name, band, **alone) for name in TAILS if asked.band and name not in found}
     for shift in shifts_of_next:
-        made = _next(answers, asked, shift, delta=part)
+        made = _next(risks, asked, shift, delta=part)
         found[made.name] = made
     if is_of_groups:
         bands = rb.group_bands(risks, risks.groups or (), delta=part)

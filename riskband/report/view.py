@@ -128,7 +128,7 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
         "rows": rows,
         "others": (
             *(_row(e) for e in certificates.values() if not (e.axes or e is main or e.name in shown)),
-            *(row for each in certificates.values() for row in _rows_of_next(each)),
+            *(row for each in certificates.values() if not public for row in _rows_of_next(each)),  # losses of clients
         ),
         "groups": next(filter(None, map(group_rows, certificates.values())), ()),
         "carriers": "" if public else _carriers(found, everything),

@@ -499,3 +499,17 @@ def test_facts_that_no_page_can_be_made_of_are_a_readable_mistake(hashes):
     page = {"of": ["mean"], "title": "x", "facts": {"hashes": hashes}}
     with pytest.raises(ValueError, match="was it cut"):
         page_again(page, certificates, None)
+
+
+def test_the_next_clients_are_said_by_risks_but_not_in_public():
+    answers = answers_of(40)
+    found = {
+        "next": rb.next_clients(answers, 20, delta=0.02, divergence="chi2", budget=[0.0, 0.1]),
+        "one": rb.next_clients(answers, 1, delta=0.03),
+    }
+    text = " ".join(Read(report_page(found)).text)
+    assert re.search(
+        r"Of the next clients, those that measure a risk above 0\.\d{4}, budget 0\.1 in χ² divergence", text
+    )
+    assert "The risk that the next client would measure" in text
+    assert "those that measure a risk above" not in report_page(found, public=True)
