@@ -785,6 +785,15 @@ def test_the_next_clients_share_delta_and_are_said_by_risks(tmp_path, table, los
     assert main(["verify", str(out)]) == 0
 
 
+def test_few_clients_say_nothing_of_the_worst_of_many_next_ones(tmp_path, capsys):
+    path = tmp_path / "few.csv"
+    path.write_text("loss\n0.1\n0.2\n0.3\n")
+    assert run(path, "--num-examples", 10, "--next", 4, "--not-binary", "--delta", 0.02) == 0
+    assert "    all 4 may measure any risk\n" in capsys.readouterr().out
+    assert run(path, "--num-examples", 10, "--next", 1, "--not-binary") == 0
+    assert "3 clients are too few; with 19 that answer as these did it would be just below 1" in capsys.readouterr().out
+
+
 def test_the_others_of_a_federation_and_what_it_must_be(table, losses, capsys):
     assert run(table, "--num-examples", 100, "--population", 75) == 0
     bound = rb.next_clients(rb.ClientRisks(losses, NUM_EXAMPLES), population=75, delta=0.05).value[-1]

@@ -212,15 +212,15 @@ def rows_of_next(certificate: Certificate) -> tuple[tuple[str, str, str], ...]:
     found = []
     for budget, values in zip(budgets, np.atleast_2d(certificate.value), strict=True):
         first = np.flatnonzero((values < 1.0) & (np.diff(values, prepend=np.inf) < 0.0))
-        shown = (
-            first[np.unique(np.linspace(0, first.size - 1, _MOST_OF_NEXT).round().astype(int))] if first.size else []
-        )
+        shown = first[
+            np.unique(np.linspace(0, max(first.size - 1, 0), _MOST_OF_NEXT).round().astype(int))[: first.size]
+        ]
         size = "" if math.isnan(budget) else exactly(budget)
         found += [
             (size, f"{verb} a risk above {rounded_up(values[n])}", f"at most {n} of {values.size}") for n in shown
         ]
-        if not len(shown):
-            found.append((size, f"{verb} a risk below 1", "not bounded by these answers"))
+        if not shown.size:
+            found.append((size, f"{verb} any risk", f"all {values.size} may"))
     return tuple(found)
 
 

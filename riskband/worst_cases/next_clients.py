@@ -34,7 +34,8 @@ _PART_OF_LIMITS = 0.2  # of delta, for the limits of true risks; ranks are coars
 _NUM_HALVINGS = 20  # of the range of local levels, whose logarithm is a few units long: to five digits
 _MOST_STEPS = 3 * 10**7  # of the walk through all ranks: half a second each time
 _NEGLIGIBLE = 1e-40  # what is left out counts as failing
-_LARGEST_LOGIT = 30.0
+_ROUNDING = 1e-9  # of delta: chances such as 1/20 often are delta, and no processor is to decide
+_LARGEST_LOGIT = 30.0  # of a share of clients
 _NUM_POINTS, _MANY_POINTS = 2**14, 2**17  # of the integral, which is bounded from above, where a rank is looked for
 
 
@@ -154,7 +155,7 @@ def next_clients(
             *((within(f), SHIFTED_NETWORK) if f is not None else (SAME_NETWORK,) if population is None else ()),
             NEXT_FIXED,
             *chosen_before(
-                number_of_next_clients=(num_next if population is None else None, None),
+                number_of_next_clients=(None if num_seen + num_next == population else num_next, None),
                 k=(None if num_bounded == 1 else k, None),
                 rank=(rank, None),
                 shift_in=(None if f is None else f.title, None),
@@ -230,7 +231,7 @@ def _ranks(
     # On a shifted network delta is shared by some k (triangular numbers), each with those up to the next one.
     chosen = np.array([k]) if k is not None else np.cumsum(np.arange(num_next))[: isqrt(2 * num_next) + 1] + 1
     chosen = chosen[chosen <= max(num_next, k or 1)]
-    part, ranks = delta / chosen.size, range(1, num_seen + 1)
+    part, ranks = delta / chosen.size * (1.0 + _ROUNDING), range(1, num_seen + 1)
 
     def found(each: int) -> int:
         chance = partial(chance_above, num_seen, num_next, f=f, size=size)
@@ -299,12 +300,12 @@ def most_above(num_seen: int, num_next: int, delta: float) -> IntArray:
     tails = _tails(num_seen, num_next, np.arange(1, num_seen + 1))
 
     def limits(log_level: float) -> IntArray:
-        return np.asarray(np.sum(tails > np.exp(log_level), axis=1))
+        return np.asarray(np.sum(tails > np.exp(log_level) * (1.0 + _ROUNDING), axis=1))
 
     low, high = np.log(delta / min(num_seen, num_next)), np.log(delta)  # from what the union bound gives
     for _ in range(_NUM_HALVINGS):
         middle = 0.5 * (low + high)
-        is_valid = chance_of_all(limits(middle), num_next) >= 1.0 - delta
+        is_valid = chance_of_all(limits(middle), num_next) >= 1.0 - delta * (1.0 + _ROUNDING)
         low, high = (middle, high) if is_valid else (low, middle)
     return limits(low)
 

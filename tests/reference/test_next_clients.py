@@ -124,6 +124,16 @@ def test_what_ten_hospitals_are_told_of_the_next():
     assert rb.next_clients(LARGEST, 1, delta=0.09).value == 1.0  # 11 clients would be needed: 1/11 > .09
 
 
+@pytest.mark.parametrize("num_seen", [9, 19, 49, 99])
+def test_a_chance_that_is_delta_is_not_left_to_rounding(num_seen):
+    """The largest of K + 1 is the next with probability 1/(K + 1), which is delta itself."""
+    answers = rb.ClientRisks(np.arange(num_seen) / 100, 100)
+    for arguments in ({}, {"k": 1}, {"divergence": "kl", "budget": 0.0}):
+        assert rb.next_clients(answers, 1, delta=1.0 / (num_seen + 1), **arguments).value == answers.values.max()
+        assert rb.next_clients(answers, 1, delta=0.999 / (num_seen + 1), **arguments).value == 1.0
+    assert most_above(num_seen, 1, 1.0 / (num_seen + 1))[0] == 0
+
+
 def test_all_k_at_once_are_the_limits_read_the_other_way():
     most, found = most_above(10, 6, 0.2), rb.next_clients(LARGEST, 6, delta=0.2)
     for k, value in enumerate(found.value, start=1):
