@@ -185,8 +185,8 @@ def why_it_says_nothing(certificate: Certificate) -> str | None:
     """Return why an upper bound of a risk or share is 1 somewhere, and how many clients would do.
 
     None if the bound is below 1 everywhere, or 1 would say something: of a measure of dispersion, or of the share of
-    clients above a risk on a curve over it, or of the next clients one by one. The number of clients is what the same formula needs if more clients answer
-    as these did: no certificate.
+    clients above a risk on a curve over it, or of the next clients one by one. The number of clients is what the same
+    formula needs if more clients answer as these did: no certificate.
     """
     of_unit = certificate.kind in _BOUNDED_BY_ONE and not {"threshold", "k"} & certificate.axes.keys()
     if not of_unit or not np.any(np.asarray(certificate.value) >= 1.0):
