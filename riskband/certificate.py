@@ -35,6 +35,7 @@ _KINDS = {  # what is bounded, by the function in the recipe; of a measure it is
     "survival": "share",
     "worst_case_mean": "worst_mean",
     "worst_case_cdf": "worst_share",
+    "next_clients": "next",
     "wasserstein_mean": "transport_mean",
     "wasserstein_published": "transport_mean",
     "wasserstein_cdf": "transport_share",
@@ -45,7 +46,7 @@ _KINDS = {  # what is bounded, by the function in the recipe; of a measure it is
 }
 _PARAMETERS = (  # in the order in which a name has them
     *("measure", "weight", "comparison", "functional", "first", "second", "objective"),
-    *("level", "thresholds", "divergence", "budget", "cost_budget"),
+    *("population", "num_next", "k", "level", "thresholds", "divergence", "budget", "cost_budget"),
 )
 _NUM_SHOWN, _LONG = 3, 8  # points of a curve or clients in a sentence, and characters of a threshold
 _ROUNDING = 1e-9  # of a weight: a client that weighs as all do does not carry the worst case

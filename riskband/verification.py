@@ -26,6 +26,7 @@ from riskband.means import mean_bound
 from riskband.search import smallest_size
 from riskband.selection import selection_certificate
 from riskband.worst_cases.divergences import DIVERGENCES, FDivergence
+from riskband.worst_cases.next_clients import next_clients
 from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
 from riskband.worst_cases.wasserstein import wasserstein_cdf, wasserstein_mean, wasserstein_published
 
@@ -48,6 +49,7 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
             weighted_quantile,
             worst_case_mean,
             worst_case_cdf,
+            next_clients,
             dispersion_certificate,
             lorenz_certificate,
             quantile_certificate,
@@ -63,7 +65,7 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
 }
 """The functions that make certificates, by the name in the recipe."""
 
-_BOUNDED_BY_ONE = ("mean", "cvar", "quantile", "share", "worst_mean", "worst_share")
+_BOUNDED_BY_ONE = ("mean", "cvar", "quantile", "share", "worst_mean", "worst_share", "next")
 _LARGEST_TRIED = 4_096  # clients
 
 _COMPUTED = ("value", "lower", "details")
@@ -183,10 +185,10 @@ def why_it_says_nothing(certificate: Certificate) -> str | None:
     """Return why an upper bound of a risk or share is 1 somewhere, and how many clients would do.
 
     None if the bound is below 1 everywhere, or 1 would say something: of a measure of dispersion, or of the share of
-    clients above a risk on a curve over it. The number of clients is what the same formula needs if more clients answer
-    as these did: no certificate.
+    clients above a risk on a curve over it, or of the next clients one by one. The number of clients is what the same
+    formula needs if more clients answer as these did: no certificate.
     """
-    of_unit = certificate.kind in _BOUNDED_BY_ONE and "threshold" not in certificate.axes
+    of_unit = certificate.kind in _BOUNDED_BY_ONE and not {"threshold", "k"} & certificate.axes.keys()
     if not of_unit or not np.any(np.asarray(certificate.value) >= 1.0):
         return None
     recipe, num_clients = certificate.recipe, _num_values(certificate.recipe)
@@ -205,6 +207,7 @@ def _num_values(recipe: Recipe) -> int | None:
     answers = recipe["answers"]
     is_tuned = isinstance((recipe["band"] or {}).get("method"), Mapping)  # its levels are for so many clients
     is_own = recipe["arguments"].get("divergence", "kl") not in DIVERGENCES  # a divergence that only its user has
+    is_own |= "population" in recipe["arguments"]  # of so many clients, and no more
     return None if is_tuned or is_own or "values" not in answers or "radii" in answers else len(answers["values"])
 
 

@@ -767,3 +767,40 @@ def test_what_a_page_says_as_json(table, tmp_path, capsys):
     assert said["statements"] == {name: entry["statement"] for name, entry in stored.items()}
     assert (said["page"], said["public"], said["gate"]["verdict"]) == (str(page), True, "PASS")
     assert page.exists()
+
+
+def test_the_next_clients_share_delta_and_are_said_by_risks(tmp_path, table, losses, capsys):
+    out, risks = tmp_path / "certificate.json", rb.ClientRisks(losses, NUM_EXAMPLES)
+    shift = ("--divergence", "chi2", "--budget", 0.1)
+    assert run(table, "--num-examples", 100, "--next", 20, *shift, "--quantile", 0.9, "--out", out) == 0
+    found, printed = certificates(out), capsys.readouterr().out
+    assert list(found) == ["quantile:0.9", "next:20:chi2"]
+    expected = rb.next_clients(risks, 20, delta=0.025, divergence="chi2", budget=[0.0, 0.1]).value
+    np.testing.assert_array_equal(found["next:20:chi2"].value, expected)
+    for budget, bounds in zip(("0", "0.1"), expected, strict=True):
+        said = re.findall(rf"budget {budget}: at most (\d+) of 20 measure a risk above ([\d.]+)\n", printed)
+        assert said
+        for most, risk in said:  # and it is said of each risk with the least number
+            assert bounds[int(most)] <= float(risk) < bounds[int(most) - 1]
+    assert main(["verify", str(out)]) == 0
+
+
+def test_few_clients_say_nothing_of_the_worst_of_many_next_ones(tmp_path, capsys):
+    path = tmp_path / "few.csv"
+    path.write_text("loss\n0.1\n0.2\n0.3\n")
+    assert run(path, "--num-examples", 10, "--next", 4, "--not-binary", "--delta", 0.02) == 0
+    assert "    all 4 may measure any risk\n" in capsys.readouterr().out
+    assert run(path, "--num-examples", 10, "--next", 1, "--not-binary") == 0
+    assert "3 clients are too few; with 19 that answer as these did it would be just below 1" in capsys.readouterr().out
+
+
+def test_the_others_of_a_federation_and_what_it_must_be(table, losses, capsys):
+    assert run(table, "--num-examples", 100, "--population", 75) == 0
+    bound = rb.next_clients(rb.ClientRisks(losses, NUM_EXAMPLES), population=75, delta=0.05).value[-1]
+    assert f"at most 14 of 15 measure a risk above {rounded_up(bound)}" in capsys.readouterr().out
+    assert run(table, "--num-examples", 100, "--population", 60) == 2
+    assert "population must be above the number of clients asked, 60, got 60" in capsys.readouterr().err
+    assert run(table, "--num-examples", 100, "--population", 0, "--next", 0, "--divergence", "kl") == 2
+    problems = capsys.readouterr().err
+    for problem in ("--next must be a whole number >= 1, got 0", "--population must be", "--population takes no"):
+        assert problem in problems

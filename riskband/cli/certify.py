@@ -112,6 +112,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--survival", help="share of clients with at least this risk", metavar="RISK", **levels)
     measures = "from both sides: gini, atkinson:0.5, hoover, cvar:0.9, share:0.3, …"
     add("--measure", help=measures, metavar="NAME", **words)
+    coming = (
+        "largest, second largest, … risk that the next N clients would measure; with --divergence under shifts, too"
+    )
+    add("--next", help=coming, type=int, metavar="N")
+    finite = "the clients were drawn at random from so many: the next ones are its others"
+    add("--population", help=finite, type=int, metavar="N")
     at_once = "read everything off one band, which has all of delta: sharper than a share of it for many numbers"
     add("--at-once", help=at_once, action="store_true")
 

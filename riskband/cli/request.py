@@ -17,7 +17,7 @@ from riskband.answers.files import number_or_column, read_risks
 from riskband.answers.responses import WhoAnswered, check_contamination, check_num_missing
 from riskband.bands.methods import resolve_level_method
 from riskband.bands.pilots import check_pilot_share
-from riskband.checks import check_budget, check_delta, check_fraction
+from riskband.checks import check_budget, check_count, check_delta, check_fraction
 from riskband.functionals.functional import resolve, resolve_weight
 from riskband.functionals.weights import check_tail_level
 from riskband.report.asked import DEFAULT_BUDGETS, Asked
@@ -87,6 +87,11 @@ class Request:
             *(partial(check_tail_level, level) for level in asked.cvar),
             *(partial(check_fraction, name, value) for name, value in single.items() if value is not None),
             partial(about, self.about),
+            *(
+                partial(check_count, name, value, minimum=1, remedy="it counts clients")
+                for name, value in (("--next", asked.next), ("--population", asked.population))
+                if value is not None
+            ),
             partial(check_num_missing, self.who.get("num_missing", 0)),
             partial(check_contamination, self.who["contamination"]),
         ]
@@ -104,6 +109,10 @@ class Request:
             (
                 asked.budget != DEFAULT_BUDGETS and not has_ball,
                 "--budget needs --divergence: it is its size",
+            ),
+            (
+                asked.population is not None and has_ball and not asked.mean,
+                "--population takes no --divergence: the other clients are what they are; leave one of the two out",
             ),
             (pilot and not tunes, "--pilot-share needs --tune: it is the share of the clients that tuning spends"),
             (target and not has_ball, "--target needs --divergence: it asks how much shift the bound allows"),

@@ -62,6 +62,10 @@ def _lines_of(found: Findings, name: str) -> Iterator[str]:
             yield f"    budget {exactly(budget)}{_become(given['divergence'], budget)}: <= {rounded_up(value)}"
         if why is not None:
             yield f"    where the bound is 1 it says nothing: {why}"
+    elif rows := words.rows_of_next(certificate):
+        yield f"  {quantity}; in other words"
+        for size, above, most in rows:
+            yield f"    {f'budget {size}: ' if size else ''}{most} {above}"
     else:
         yield f"  {quantity}: a curve, see --plot and --out"
 

@@ -43,6 +43,8 @@ class Asked:
     require: tuple[str | Requirement, ...] = ()
     divergence: tuple[str, ...] = ()
     budget: tuple[float, ...] = DEFAULT_BUDGETS
+    next: int | None = None  # so many clients that come next; on shifted networks, if a divergence is named
+    population: int | None = None  # of a finite federation: then the next are its others
     target: float | None = None
     at: float | None = None
     method: Any = "berk_jones"  # of the band: a name or levels that were tuned
@@ -70,7 +72,7 @@ class Asked:
         levels = {"quantile": self.quantile, "cvar": self.cvar, "share": self.survival}
         named = [f"{kind}:{exactly(level)}" for kind, given in levels.items() for level in given]
         asked = ["mean"] * self.mean + named
-        if not (asked or self.from_both_sides or self.divergence):
+        if not (asked or self.from_both_sides or self.divergence or self.has_next):
             asked = list(_UNASKED)
         return [name for name in dict.fromkeys(asked) if name not in self.from_both_sides]
 
@@ -79,9 +81,14 @@ class Asked:
         """For each divergence the budget or budgets of its worst mean, but for those of a worst mean required."""
         left = {
             name: [size for size in self.budget if f"worst_mean:{name}:{exactly(size)}" not in self.from_both_sides]
-            for name in self.divergence
+            for name in (() if self.has_next and not self.mean else self.divergence)
         }
         return {name: sizes if len(sizes) > 1 else sizes[0] for name, sizes in left.items() if sizes}
+
+    @property
+    def has_next(self) -> bool:
+        """Whether the next clients are asked for."""
+        return self.next is not None or self.population is not None
 
     @property
     def is_alone(self) -> bool:
@@ -103,6 +110,8 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     bet_on = [name for name in asked.from_both_sides if name not in off_band]
     is_needed = off_band or asked.band or not asked.is_alone or asked.at is not None or (budgets and not is_bet_on)
     num_alone = len(above) * asked.is_alone + len(bet_on) + len(budgets) * is_bet_on + is_of_groups
+    shifts_of_next = (asked.divergence or (None,)) if asked.has_next else ()
+    num_alone += len(shifts_of_next)
     part = asked.delta / (num_alone + bool(is_needed))
     has_both_sides = "two" in (asked.sides, asked.band) or (off_band and not is_bet_on)
     band = _band(risks, asked, delta=part, sides="two" if has_both_sides else "lower") if is_needed else None
@@ -119,6 +128,9 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
             made = rb.worst_case_cdf(band, divergence=divergence, budget=sizes)
             found[made.name] = made
         found |= {name: _above(name, band, **alone) for name in TAILS if asked.band and name not in found}
+    for shift in shifts_of_next:
+        made = _next(risks, asked, shift, delta=part)
+        found[made.name] = made
     if is_of_groups:
         bands = rb.group_bands(risks, risks.groups or (), delta=part)
         found["worst group"] = rb.group_certificate(bands, "worst_group", "mean")
@@ -130,6 +142,14 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
         names=risks.names,
         band=band,
     )
+
+
+def _next(risks: rb.ClientRisks, asked: Asked, divergence: str | None, *, delta: float) -> rb.Certificate:
+    """What the next clients would measure, without a shift and with each budget; of noisy answers their true risks."""
+    budget = 0.0 if divergence is None else list(dict.fromkeys([0.0, *asked.budget]))
+    local = "observed" if risks.noise is None else "marginal"
+    shift: dict[str, Any] = {"divergence": divergence, "budget": budget, "population": asked.population}
+    return rb.next_clients(risks, asked.next, delta=delta, local=local, **shift)
 
 
 def _above(name: str, source: rb.ClientRisks | rb.Band, *, delta: float, seed: int | None) -> rb.Certificate:

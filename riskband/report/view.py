@@ -30,6 +30,7 @@ from riskband.report.words import (
     num_clients_of,
     percent,
     question,
+    rows_of_next,
     said_once,
     who_answered,
 )
@@ -141,7 +142,10 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
         "num_unlisted": 0 if public else max(0, num_clients_of(found.answers) - _MOST_CLIENTS_LISTED),
         "shifts": shifts,
         "rows": rows,
-        "others": tuple(_row(each, found) for each in others),
+        "others": (
+            *(_row(each, found) for each in others),
+            *(row for each in certificates.values() if not public for row in _rows_of_next(each)),  # losses of clients
+        ),
         "groups": next(filter(None, map(group_rows, certificates.values())), ()),
         "carriers": "" if public else _carriers(found, everything),
         "charts": tuple(_charts(certificates, band, public=public)),
@@ -233,6 +237,13 @@ def _row(certificate: Certificate, found: Findings) -> Row:
         bound = "not bounded by these answers" if lower is None else f"at least {rounded_down(lower)}"
     known = measured(certificate.name, found.answers)
     return Row(capital(certificate.quantity), bound, known, LABELS[certificate.validity], capital(nothing or ""))
+
+
+def _rows_of_next(certificate: Certificate) -> Iterator[Row]:
+    of = certificate.recipe["arguments"]
+    for budget, above, most in rows_of_next(certificate):
+        shift = f", budget {budget} in {resolve_divergence(of['divergence']).title}" if budget else ""
+        yield Row(f"Of the next clients, those that {above}{shift}", most, "–", LABELS[certificate.validity])
 
 
 def _carriers(found: Findings, certificates: Certificates) -> str:

@@ -77,6 +77,7 @@ _QUESTIONS = {
     FRESH_CLIENTS: "Did the clients that answered have no part in training, tuning or choosing the model?",
     TRUE_ANSWERS: "Did every client report the loss that it really measured?",
 }
+_MOST_OF_NEXT = 5  # lines on the next clients
 _WITHIN = "the target network is within the stated "
 
 NOTHING = "–"  # where a number was not measured
@@ -256,6 +257,30 @@ def group_rows(certificate: Certificate) -> tuple[tuple[str, str, str, str], ...
         (name, f"{int(size):,}", f"{rounded_down(low)} to {rounded_up(high)}", measured("mean", answers, groups[name]))
         for name, size, low, high in zip(sorted(groups), sizes, lower, upper, strict=True)
     )
+
+
+def rows_of_next(certificate: Certificate) -> tuple[tuple[str, str, str], ...]:
+    """Return for each budget, or "", lines on the next clients, if it is of several: how many of them are above a risk.
+
+    That the k-th largest is at most a risk is said as: at most k - 1 are above it; of one risk only the least of these.
+    """
+    if certificate.kind != "next" or "k" not in certificate.axes:
+        return ()
+    budgets = certificate.axes.get("budget", np.array([np.nan])).tolist()
+    verb = "measure" if certificate.recipe["arguments"]["local"] == "observed" else "have"
+    found = []
+    for budget, values in zip(budgets, np.atleast_2d(certificate.value), strict=True):
+        first = np.flatnonzero((values < 1.0) & (np.diff(values, prepend=np.inf) < 0.0))
+        shown = first[
+            np.unique(np.linspace(0, max(first.size - 1, 0), _MOST_OF_NEXT).round().astype(int))[: first.size]
+        ]
+        size = "" if math.isnan(budget) else exactly(budget)
+        found += [
+            (size, f"{verb} a risk above {rounded_up(values[n])}", f"at most {n} of {values.size}") for n in shown
+        ]
+        if not shown.size:
+            found.append((size, f"{verb} any risk", f"all {values.size} may"))
+    return tuple(found)
 
 
 def said_once(things: Iterable[Any], *, delta: float) -> tuple[str, ...]:

@@ -164,7 +164,7 @@ def _direct_mean(
             *(excess_assumptions(risks) if f.name == "tv" else ()),
             *dict.fromkeys(line for each in methods for line in betting_assumptions(each, seed)),
             *chosen_before(shift_in=(f.title, None), budget=(in_short(budgets), None)),
-            _within(f),
+            within(f),
         ),
         recipe=recipe("worst_case_mean", arguments, risks),
     )
@@ -211,7 +211,7 @@ def worst_case_cdf(
     threshold = "the threshold" if points.ndim else exactly(float(points))
     arguments = {"divergence": f.name, "budget": budgets, "thresholds": points, "method": method}
     return Certificate(
-        quantity=f"the probability, on {_ball(f, budgets)}, that {band.subject} is at least {threshold}",
+        quantity=f"the probability, on {ball(f, budgets)}, that {band.subject} is at least {threshold}",
         value=values,
         axes={"budget": budgets, "threshold": points},
         recipe=recipe("worst_case_cdf", arguments, band),
@@ -301,16 +301,18 @@ def reference_robust_mean(
     return float(problem.value), worst
 
 
-def _ball(divergence: FDivergence, budgets: FloatArray) -> str:
+def ball(divergence: FDivergence, budgets: FloatArray) -> str:
+    """Return what a network within the ball is called in a sentence."""
     size = "the budget" if budgets.ndim else exactly(float(budgets))
     return f"any network within {size} of the source network in {divergence.title}"
 
 
 def _worst_mean(divergence: FDivergence, budgets: FloatArray) -> str:
-    return f"the mean risk over the clients of {_ball(divergence, budgets)}"
+    return f"the mean risk over the clients of {ball(divergence, budgets)}"
 
 
-def _within(divergence: FDivergence) -> str:
+def within(divergence: FDivergence) -> str:
+    """Return what is assumed of a target network."""
     return f"the target network is within the stated budget of the source network in {divergence.title}"
 
 
@@ -320,7 +322,7 @@ def _terms(band: Band, divergence: FDivergence, method: str) -> dict[str, Any]:
         "delta": band.delta,
         "validity": REFUTED if published else CERTIFICATE,
         "method": "[RE] Theorem 5.2/5.3" if published else f"{method}, {band.method} band",
-        "assumptions": (*band.assumptions, _within(divergence)),
+        "assumptions": (*band.assumptions, within(divergence)),
     }
 
 

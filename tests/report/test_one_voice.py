@@ -42,6 +42,9 @@ ASKED = {
         "--require",
         "mean<=0.3",
     ),
+    "the next clients": ("--next", "20"),
+    "the next clients and a shift": ("--next", "5", "--divergence", "chi2", "kl", "--budget", "0.1", "--mean"),
+    "a finite federation": ("--population", "150", "--quantile", "0.9"),
     "answers of trainers": ("--answered-by", "trainers", "--divergence", "kl", "--require", "mean<=0.3"),
     "a narrow delta": ("--delta", "0.01", "--measure", "gini", "cvar:0.9", "--divergence", "tv"),
 }

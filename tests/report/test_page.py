@@ -605,3 +605,17 @@ def test_an_attack_is_told_in_plain_words(guarantee, said):
     assert "No limit was set" not in shown  # a run says in section 4 how far its limit is kept
     assert all(words in shown for words in ("Who attacks", "it cannot change their labels", said))
     assert "Who attacks" not in Read(report_page(answers_of(30), delta=0.05)).shown
+
+
+def test_the_next_clients_are_said_by_risks_but_not_in_public():
+    answers = answers_of(40)
+    found = {
+        "next": rb.next_clients(answers, 20, delta=0.02, divergence="chi2", budget=[0.0, 0.1]),
+        "one": rb.next_clients(answers, 1, delta=0.03),
+    }
+    text = " ".join(Read(report_page(found)).text)
+    assert re.search(
+        r"Of the next clients, those that measure a risk above 0\.\d{4}, budget 0\.1 in χ² divergence", text
+    )
+    assert "The risk that the next client would measure" in text
+    assert "those that measure a risk above" not in report_page(found, public=True)
