@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from papers.robustness.a3 import A3, A3PlusPlus
 from papers.robustness.networks import fgsm_from_random_start
 from protocol.models import build_model, load_weights
 from riskband.adversaries import adversarial_curves, wda_attack
@@ -77,7 +78,8 @@ def ours(name: str, norm: str, distances: tuple[float, ...], **settings: int) ->
     def attack(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         logits = model(x).double().detach()
         batch = Batch(x=x, labels=y, logits=logits, losses=get_loss("zero_one").per_example(logits, y))
-        return builder(name)(model, problem, **settings).examine(batch).flip_costs
+        build = {"a3": A3, "a3++": A3PlusPlus}.get(name) or builder(name)
+        return build(model, problem, **settings).examine(batch).flip_costs
 
     return attack
 

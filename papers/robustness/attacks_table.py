@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from papers.experiment import Experiment, Request, Result
+from papers.robustness.a3 import A3, A3PlusPlus
 from papers.robustness.networks import (
     Network,
     Training,
@@ -119,7 +120,7 @@ def attacks(request: Request) -> dict[str, Build]:
         "APGD-DLR": partial(Apgd, objective="dlr", num_steps=num_steps),
         "WDA 1": builder("wda"),
     }
-    ensembles = {"AA": builder("autoattack"), "A3": builder("a3"), "A3++": builder("a3++")}
+    ensembles = {"AA": builder("autoattack"), "A3": A3, "A3++": A3PlusPlus}
     return {**single, **ensembles} if request.setting("ensembles", full=1, quick=0) else single
 
 

@@ -61,8 +61,6 @@ INPUT_ADVERSARIES: dict[str, Kind] = {
     "wda-knapsack": Kind(needs_gradients=False),
     "square": Kind(needs_gradients=False),
     "autoattack": Kind(needs_distances=True),
-    "a3": Kind(),
-    "a3++": Kind(),
     "lipschitz": Kind(proves=True),
     "sandwich": Kind(proves=True, needs_gradients=False),
 }

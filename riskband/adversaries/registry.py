@@ -14,7 +14,7 @@ from torch import nn
 
 from riskband.adversaries.attacks.apgd import Apgd
 from riskband.adversaries.attacks.base import client_curves, steadied
-from riskband.adversaries.attacks.ensembles import A3, AUTOATTACK, A3PlusPlus, InOrder
+from riskband.adversaries.attacks.ensembles import AUTOATTACK, InOrder
 from riskband.adversaries.attacks.fab import MinNorm
 from riskband.adversaries.attacks.foolbox import FoolboxAttack
 from riskband.adversaries.attacks.pgd import Pgd
@@ -61,8 +61,6 @@ BUILDERS: dict[str, Builder] = {
     "wda-knapsack": WdaKnapsack,
     "square": Square,
     "autoattack": partial(InOrder, name="autoattack", parts=AUTOATTACK),
-    "a3": A3,
-    "a3++": A3PlusPlus,
     "lipschitz": LipschitzAdversary,
     "sandwich": partial(_above, WdaKnapsack),
 }

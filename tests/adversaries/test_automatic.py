@@ -67,7 +67,7 @@ def test_nothing_to_look_at_is_an_error_in_the_same_words(name):
         adversary.curves([])
 
 
-ENSEMBLES = ("autoattack", "a3", "a3++")
+ENSEMBLES = ("autoattack",)
 ATTACKS = [
     pytest.param(name, marks=[pytest.mark.slow] * (name in ENSEMBLES))
     for name, kind in INPUT_ADVERSARIES.items()

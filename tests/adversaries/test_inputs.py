@@ -336,7 +336,7 @@ ROWLESS = {
 @pytest.mark.parametrize(
     ("space", "adversary"),
     [
-        *(("input", name) for name in ("auto", "lipschitz", "square", "a3", "smoothing:0.25:100")),
+        *(("input", name) for name in ("auto", "lipschitz", "square", "apgd", "smoothing:0.25:100")),
         *(("representation", name) for name in ("exact", "ascent")),
     ],
 )
