@@ -22,13 +22,13 @@ import torch
 from torch import nn
 
 import riskband as rb
+from benchmarks.ground_truth import BetaRisks
 from benchmarks.repaired import print_rows
 from protocol.models import build_model
 from riskband.betting import adaptive_bets, log_growth
 from riskband.checks import FloatArray
 from riskband.models.evaluation import example_losses, mean_loss
 from riskband.wording import CHOSEN_BEFORE
-from worlds.ground_truth import BetaRisks
 from worlds.population import Population, PopulationSpec
 from worlds.shifts import AffineShift
 from worlds.training import train_epochs

@@ -20,13 +20,13 @@ import numpy as np
 from scipy.stats import beta, binom
 
 import riskband as rb
+from benchmarks.ground_truth import BetaRisks
 from riskband.answers.doors import Wanted
 from riskband.answers.files import read_risks
 from riskband.betting import adaptive_bets, before, fixed_orders, log_average_excess, log_growth
 from riskband.checks import FloatArray
 from riskband.cli import main
 from riskband.search import bisect_number
-from worlds.ground_truth import BetaRisks
 
 DELTA = 0.05
 SHARES = np.linspace(0.01, 0.99, 99)  # of bad clients, where exact failure rates are looked at

@@ -16,9 +16,9 @@ import cvxpy as cp
 import numpy as np
 
 import riskband as rb
+from benchmarks.ground_truth import BetaRisks
 from benchmarks.timing import least_seconds
 from riskband.worst_cases.divergences import FDivergence
-from worlds.ground_truth import BetaRisks
 
 NUM_THRESHOLDS = 50
 BUDGET = 0.1

@@ -30,8 +30,8 @@ import numpy as np
 from scipy import optimize, special, stats
 
 import riskband as rb
+from benchmarks.ground_truth import BetaRisks
 from riskband.answers.concave_curves import knapsack_curve
-from worlds.ground_truth import BetaRisks
 
 LAW = BetaRisks(3.0, 21.0)
 DELTA = 0.05

@@ -3,5 +3,5 @@
 A client distribution is a real pool of images under a shift drawn for that client alone, so the
 clients are i.i.d. draws from one meta-distribution by construction and the exact risk of each can be
 computed. ``datasets`` → ``shifts`` → ``population`` build the data, ``training`` the
-evaluated model; ``ground_truth`` holds meta-distributions whose distribution of the risk has a closed form.
+evaluated model.
 """

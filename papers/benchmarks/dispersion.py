@@ -22,7 +22,7 @@ from time import perf_counter
 import numpy as np
 
 import riskband as rb
-from worlds.ground_truth import BetaRisks
+from benchmarks.ground_truth import BetaRisks
 
 LAW = BetaRisks(3.0, 21.0)
 DELTA = 0.05

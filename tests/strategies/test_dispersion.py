@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import riskband as rb
+from benchmarks.ground_truth import BetaRisks
 from protocol.questions import LossAnswer, LossQuery
 from strategies.asking.failures import Failure, FailureReason
 from strategies.asking.replies import RoundOutcome
 from strategies.dispersion import Dispersion, DispersionConclusion
 from tests.validity.coverage import is_rejected
-from worlds.ground_truth import BetaRisks
 
 MEASURES = ("gini", "atkinson:0.5", "theil", "quantile_range:0.25:0.75")
 NUM_EXAMPLES = 200

@@ -16,7 +16,7 @@ from scipy.optimize import brentq
 from scipy.stats import betabinom, binom
 
 import riskband as rb
-from worlds.ground_truth import BetaRisks, ContinuousLossRisks, TwoPointRisks
+from benchmarks.ground_truth import BetaRisks, ContinuousLossRisks, TwoPointRisks
 
 FALSE_ALARM = 1e-4
 ROUNDING = 1e-9  # of searches and quadratures; far below any visible violation

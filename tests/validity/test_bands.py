@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import riskband as rb
+from benchmarks.ground_truth import AffineGaussian
 from riskband.bands.methods import NAMED_LEVELS
 from tests.validity.coverage import (
     BETA,
@@ -20,7 +21,6 @@ from tests.validity.coverage import (
     rejected,
     study,
 )
-from worlds.ground_truth import AffineGaussian
 
 METHODS, SIDES = (*NAMED_LEVELS, "truncated:0.5:0.9"), ("two", "lower", "upper")
 LOCALS = ("marginal", "counted", "union", "observed")

@@ -7,9 +7,9 @@ import pytest
 from scipy.stats import binom
 
 import riskband as rb
+from benchmarks.ground_truth import BetaRisks, ContinuousLossRisks, TwoPointRisks
 from riskband.bands.levels import berk_jones_levels
 from tests.validity.coverage import BETA, TWO_POINTS, draw_networks, is_exceeded, is_rejected, leaves, rejected, study
-from worlds.ground_truth import BetaRisks, ContinuousLossRisks, TwoPointRisks
 
 DELTA = 0.2
 # Counts of 5, 20 and 100 examples whose bounds jump are at .2, .4, .6: laws with atoms there, and just beside.

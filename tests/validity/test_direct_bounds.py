@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import riskband as rb
+from benchmarks.ground_truth import BetaRisks, TwoPointRisks
 from riskband.betting import Dual, adaptive_bets, betting_upper_bound, log_growth
 from riskband.search import bisect
 from tests.validity.coverage import (
@@ -20,7 +21,6 @@ from tests.validity.coverage import (
     true_cvar,
     true_worst_case_mean,
 )
-from worlds.ground_truth import BetaRisks, TwoPointRisks
 
 RARE = TwoPointRisks(0.0, 0.9, 0.02)
 HALF = BetaRisks(5.0, 5.0)

@@ -12,10 +12,10 @@ from scipy.special import betaln, digamma
 from scipy.stats import beta
 
 import riskband as rb
+from benchmarks.ground_truth import BetaRisks, TwoPointRisks
 from riskband.bands.levels import berk_jones_levels
 from tests.reference.dispersion_definitions import DEFINITIONS
 from tests.validity.coverage import BETA, TWO_POINTS, ObservedLaw, draw_networks, failures, is_rejected, rejected
-from worlds.ground_truth import BetaRisks, TwoPointRisks
 
 UNIFORM = BetaRisks(1.0, 1.0)
 BOUNDED = [name for name in DEFINITIONS if not name.startswith("quantile")]

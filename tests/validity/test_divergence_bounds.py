@@ -8,8 +8,8 @@ from scipy.integrate import quad
 from scipy.stats import beta
 
 import riskband as rb
+from benchmarks.ground_truth import BetaRisks
 from tests.validity.coverage import ROUNDING, ObservedLaw, is_rejected, rejected, study
-from worlds.ground_truth import BetaRisks
 
 DELTA = 0.2
 SOURCE = BetaRisks(3.0, 21.0)

@@ -9,10 +9,10 @@ import pytest
 from scipy.special import betaln
 
 import riskband as rb
+from benchmarks.ground_truth import BetaRisks
 from riskband.functionals.transforms import absolute_transform
 from riskband.groups.comparisons import compared
 from tests.validity.coverage import failures, is_rejected, leaves, rejected, study, true_cvar
-from worlds.ground_truth import BetaRisks
 
 LAWS = {"calm": BetaRisks(3.0, 21.0), "mixed": BetaRisks(1.5, 8.0), "rough": BetaRisks(1.0, 3.0)}
 WEIGHTS = {"calm": 0.5, "mixed": 0.3, "rough": 0.2}

@@ -10,6 +10,7 @@ import pytest
 from scipy.stats import binom, ksone, norm
 
 import riskband as rb
+from benchmarks.ground_truth import TwoPointRisks
 from riskband.answers.risks import binary_kl, default_eta
 from riskband.bands.levels import berk_jones_levels, dkw_levels
 from riskband.search import bisect
@@ -21,7 +22,6 @@ from tests.validity.coverage import (
     is_rejected,
     leaves,
 )
-from worlds.ground_truth import TwoPointRisks
 
 NUM_CLIENTS, DELTA = 200, 0.1
 

@@ -13,11 +13,11 @@ import pytest
 from sklearn.isotonic import isotonic_regression
 
 import riskband as rb
+from benchmarks.ground_truth import BetaRisks
 from riskband.answers.noise import cut_values
 from riskband.betting import betting_upper_mean
 from tests.validity.coverage import BETA, CONTINUOUS, draw_networks, is_exceeded, is_rejected, leaves, rejected, study
 from tests.validity.test_wasserstein import BUDGETS, KINDS, TRUE_MEANS, flip_costs
-from worlds.ground_truth import BetaRisks
 
 DELTA = 0.2
 HIGH = BetaRisks(60.0, 1.0)

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, optimize, special, stats
 
-import worlds.ground_truth
-from worlds.ground_truth import (
+import benchmarks.ground_truth
+from benchmarks.ground_truth import (
     AffineGaussian,
     BetaRisks,
     ContinuousLossRisks,
@@ -287,7 +287,7 @@ def test_wrong_arguments():
 
 
 def test_the_truth_does_not_come_from_the_code_under_test():
-    nodes = ast.walk(ast.parse(Path(worlds.ground_truth.__file__).read_text()))
+    nodes = ast.walk(ast.parse(Path(benchmarks.ground_truth.__file__).read_text()))
     imported = [
         name
         for node in nodes
