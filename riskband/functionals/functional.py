@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from riskband.answers.risks import ClientRisks
-from riskband.bands.band import Band, band_alone, own_delta
+from riskband.bands.band import Band, band_alone, own_delta, subject_of
 from riskband.bands.band import band as band_of
 from riskband.betting import check_betting
 from riskband.certificate import Certificate, recipe
@@ -122,7 +122,9 @@ class Functional:
 
     def of(self, subject: str) -> str:
         """Return what is bounded, such as "the Gini coefficient of the risk of an unseen client"."""
-        return self.sentence.format(quantity=self.quantity, subject=subject)
+        is_of_any = "{subject}" in self.sentence or subject == subject_of("marginal")
+        sentence = self.sentence if is_of_any else "{quantity} of {subject}"
+        return sentence.format(quantity=self.quantity, subject=subject)
 
     def value(self, distribution: RiskDistribution) -> float:
         """Value for a distribution of risks; raises ValueError for a function of a band, which has none."""

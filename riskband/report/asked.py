@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 import riskband as rb
 from riskband.certificate import USUAL_DELTA
 from riskband.functionals.functional import resolve
@@ -97,6 +99,9 @@ class Asked:
         return is_usual and not self.at_once
 
 
+_CURVE = np.arange(1, 20) / 20  # risks at which a band that is only drawn stands in the file
+
+
 def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     """Return what is found: each number has an equal share of delta, and so has a band if there is one.
 
@@ -108,7 +113,8 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     above, budgets, is_of_groups = asked.from_above, asked.budgets, asked.groups and _has_groups(risks)
     off_band = [name for name in asked.from_both_sides if not is_bet_on or name.startswith(WORST_SHARE)]
     bet_on = [name for name in asked.from_both_sides if name not in off_band]
-    is_needed = off_band or asked.band or not asked.is_alone or asked.at is not None or (budgets and not is_bet_on)
+    is_needed = off_band or asked.band or (above and not asked.is_alone) or (budgets and not is_bet_on)
+    is_needed = is_needed or (budgets and asked.at is not None)
     num_alone = len(above) * asked.is_alone + len(bet_on) + len(budgets) * is_bet_on + is_of_groups
     shifts_of_next = (asked.divergence or (None,)) if asked.has_next else ()
     num_alone += len(shifts_of_next)
@@ -128,6 +134,8 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
             made = rb.worst_case_cdf(band, divergence=divergence, budget=sizes)
             found[made.name] = made
         found |= {name: _above(name, band, **alone) for name in TAILS if asked.band and name not in found}
+        if not any(each.event == "band" for each in found.values()):  # what is drawn has its part of delta in the file
+            found["curve"] = rb.survival(band, thresholds=_CURVE)
     for shift in shifts_of_next:
         made = _next(risks, asked, shift, delta=part)
         found[made.name] = made

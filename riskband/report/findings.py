@@ -271,9 +271,13 @@ def events_of(certificates: Mapping[str, Certificate], band: object = None) -> t
     What is read off `band`, by its recipe, is said to hold by it; a number with a band of its own holds by itself.
     """
     events: dict[str, Event] = {}
+    answers: dict[str, Any] = {}
     for name, each in certificates.items():
         if each.validity != REFUTED:
-            key, before = _event_key(each), events.get(_event_key(each))
+            key, given = _event_key(each), each.recipe.get("answers")
+            while key in events and answers[key] != given:  # bets on the same clients in another order are others
+                key += " "
+            before, answers[key] = events.get(key), given
             is_own = each.event == "band" and each.recipe["band"] != band
             names = (name,) if before is None else (*before.certificates, name)
             events[key] = Event("own" if is_own else each.event, each.delta, each.validity, names)

@@ -385,6 +385,8 @@ def _verdict(certificates: Mapping[str, Certificate], requirement: Requirement, 
     number = requirement.number
     lower, upper, found = _ends(certificates, number)
     quantity = found[0].quantity if found and not number.shift else number.quantity
+    if any((each.recipe.get("band") or {}).get("local") == "observed" for each in found):
+        quantity = quantity.replace("with a risk", "that would measure a risk")
     of = partial(Verdict, requirement, quantity=quantity, lower=lower, upper=upper, delta=delta, certificates=found)
     if any(each.validity != CERTIFICATE for each in found):
         return of(

@@ -10,6 +10,7 @@ import pytest
 
 import riskband as rb
 from riskband.cli import main
+from riskband.functionals.dispersion import dispersion_certificate
 from riskband.report.findings import findings
 from riskband.report.page import report_page
 from tests.one_voice import contradictions
@@ -227,3 +228,48 @@ def test_the_smaller_of_two_bounds_has_paid_for_both(table):
     gate = rb.require(risks, "mean<=0.9", delta=0.01)
     assert findings({"mean": two["betting"]}, gate=gate).certificates == gate.certificates
     assert findings({"mean": two["betting"]}, gate=gate).delta == 0.04
+
+
+@pytest.mark.parametrize(
+    ("asked", "held"),
+    [
+        (("--mean", "--quantile", "0.5", "0.9", "--cvar", "0.9", "--plot", "{}/band.svg"), ["own"] * 4 + ["band"]),
+        (("--require", "quantile:0.5<=0.9", "quantile:0.9<=0.9", "cvar:0.9<=0.9", "--plot", "{}/band.svg"), None),
+        (("--next", "3", "--method", "dkw"), ["own"]),
+        (("--next", "3", "--at-once"), ["own"]),
+        (("--next", "3", "--sides", "two"), ["own"]),
+    ],
+    ids=str,
+)
+def test_a_band_that_is_used_has_its_part_of_delta_and_no_other_is_made(asked, held, table, tmp_path, monkeypatch):
+    monkeypatch.setattr("riskband.worst_cases.requirements._LARGEST_TRIED", 100)
+    out = tmp_path / "certificate.json"
+    filled = [each.format(tmp_path) for each in asked]
+    assert main(["certify", str(table), "--num-examples", "100", *filled, "--out", str(out)]) in (0, 3)
+    events = json.loads(out.read_text())["findings"]["events"]
+    assert sum(each["delta"] for each in events) == pytest.approx(0.05, rel=1e-9)
+    assert held in (None, [each["holds"] for each in events])
+    assert main(["verify", str(out)]) == 0
+
+
+def test_what_is_true_of_measured_risks_is_said_of_them(table, capsys):
+    asked = ["cvar:0.9<=0.1", "worst_share:0.05:chi2:0.01<=0.99", "share:0.2>=0.9"]
+    main(["certify", str(table), "--num-examples", "100", "--local", "observed", "--require", *asked])
+    verdicts = [line for line in capsys.readouterr().out.splitlines() if "is required" in line]
+    assert len(verdicts) == 3
+    assert all("would measure" in line for line in verdicts)
+
+
+def test_the_smaller_of_bets_in_two_orders_pays_for_both():
+    rng = np.random.default_rng(0)
+    losses = rng.binomial(100, rng.beta(1.2, 6.0, 60)) / 100
+    made = {
+        str(seed): dispersion_certificate(
+            rb.ClientRisks(np.random.default_rng(seed).permutation(losses), 100), "atkinson:0.5", delta=0.05
+        )
+        for seed in range(3)
+    }
+    found = findings(made)
+    assert len({each.value for each in made.values()}) > 1
+    assert found.delta == pytest.approx(0.15)
+    assert len(found.certificates) == 1
