@@ -13,6 +13,7 @@ import pytest
 import riskband as rb
 from riskband.answers.responses import FRESH_CLIENTS
 from riskband.cli import COMMANDS, main
+from riskband.report.findings import findings
 from riskband.wording import TRAINERS_ANSWERED, rounded_down, rounded_up
 
 NUM_EXAMPLES = 100
@@ -622,6 +623,103 @@ def test_how_many_clients_would_do_counts_the_missing_in_proportion(tmp_path, lo
     # 6 of 56 are missing, more than the tenth of the clients that the quantile leaves out: more of the same never do.
     assert run(path, "--num-examples", 100, "--num-missing", 6, "--missing", "worst", "--quantile", 0.9) == 0
     assert "it would stay 1 with 4,096 clients" in capsys.readouterr().out
+
+
+def changed(*path, to):
+    """A change of what a file holds: of what is at the end of a path."""
+
+    def change(document):
+        *before, last = path
+        for key in before:
+            document = document[key]
+        document[last] = to(document[last])
+
+    return change
+
+
+CHANGES = {
+    "clients reversed": changed("findings", "clients", to=lambda names: names[::-1]),
+    "an unknown number unbounded": changed("findings", "unbounded", to=lambda _: ["foo"]),
+    "a bounded number unbounded": changed("findings", "unbounded", to=lambda _: ["cvar:0.9"]),
+    "a certified number unbounded": changed("findings", "unbounded", to=lambda _: ["mean"]),
+    "verdict": changed("gate", "verdict", to=lambda _: "PASS"),
+    "exit status": changed("gate", "exit_status", to=lambda _: 0),
+    "no assumptions": changed("gate", "assumptions", to=lambda _: []),
+    "delta": changed("gate", "delta", to=lambda delta: 2 * delta),
+    "statement": changed("gate", "requirements", 0, "statement", to=lambda said: said.replace("FAIL", "PASS")),
+    "upper end": changed("gate", "requirements", 0, "upper", to=lambda upper: upper / 2),
+    "a verdict twice": changed("gate", "requirements", to=lambda each: each + each[:1]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_verify_finds_what_does_not_follow_beside_the_certificates(change, tmp_path, table):
+    out = tmp_path / "failed.json"
+    required = ("--client", "client", "--mean", "--require", "mean<=0.01", "worst_mean:chi2:0.1<=0.05")
+    assert run(table, "--num-examples", 100, *required, "--out", out) == 1
+    assert main(["verify", str(out)]) == 0
+    document = json.loads(out.read_text())
+    change(document)
+    out.write_text(json.dumps(document))
+    assert main(["verify", str(out)]) == (2 if "foo" in document["findings"]["unbounded"] else 1)
+
+
+def test_what_nothing_bounds_is_verified_too(tmp_path):
+    table, out = tmp_path / "risks.csv", tmp_path / "unbounded.json"
+    table.write_text("loss\n" + "0\n0.2\n" * 30)
+    ratio, entropy = "quantile_ratio:0.1:0.9", "generalised_entropy:-1"  # of risks of 0 without a largest value
+    assert (
+        run(table, "--num-examples", 100, "--mean", "--measure", entropy, "--require", f"{ratio}<=9", "--out", out) == 3
+    )
+    document = json.loads(out.read_text())
+    assert document["findings"]["unbounded"] == [ratio, entropy]
+    assert main(["verify", str(out)]) == 0
+    document["findings"]["unbounded"].pop(0)  # which is required
+    out.write_text(json.dumps(document))
+    assert main(["verify", str(out)]) == 1
+
+
+def test_certificates_without_what_they_say_together_are_no_whole_file(tmp_path, table, capsys):
+    out = tmp_path / "failed.json"
+    assert run(table, "--num-examples", 100, "--require", "mean<=0.01", "mean<=0.9", "--out", out) == 1
+    document = json.loads(out.read_text())
+    del document["findings"], document["gate"]
+    out.write_text(json.dumps(document))
+    for arguments in (["verify", str(out)], ["report", str(out), "-o", str(tmp_path / "page.html")]):
+        assert main(arguments) == 2
+        assert "has no findings" in capsys.readouterr().err
+
+
+def test_a_verdict_needs_every_certificate_that_it_follows_from(tmp_path, table, capsys):
+    out = tmp_path / "failed.json"
+    assert run(table, "--num-examples", 100, "--require", "worst_mean:chi2:0.1<=0.05", "--out", out) == 1
+    kept = {name: each for name, each in certificates(out).items() if name != "mean"}
+    out.write_text(json.dumps(findings(kept).to_document() | {"gate": json.loads(out.read_text())["gate"]}))
+    capsys.readouterr()
+    assert main(["verify", str(out)]) == 1
+    assert "verdicts DO NOT FOLLOW" in capsys.readouterr().out
+
+
+def test_names_in_certificates_are_those_that_a_page_says(tmp_path, table):
+    out, page, other = (tmp_path / name for name in ("out.json", "page.html", "other.html"))
+    assert run(table, "--num-examples", 100, "--client", "client", "--mean", "--out", out) == 0
+    assert main(["report", str(out), "-o", str(page)]) == 0
+    document = json.loads(out.read_text())
+    document["findings"]["clients"].reverse()
+    out.write_text(json.dumps(document))
+    assert main(["report", str(out), "-o", str(other)]) == 0
+    shown, again = (each.read_text().partition('<script type="application/json"')[0] for each in (page, other))
+    rows = re.compile(r'<th scope="row"[^>]*>client-\d+')
+    assert rows.findall(shown) == rows.findall(again) != []
+
+
+def test_a_page_of_two_files_with_one_quantity_is_verified(tmp_path, losses, capsys):
+    files, page = [tmp_path / f"mean-{delta}.json" for delta in (0.05, 0.01)], tmp_path / "page.html"
+    for path, delta in zip(files, (0.05, 0.01), strict=True):
+        rb.mean_bound(rb.ClientRisks(losses, 100), delta=delta).save(path)
+    assert main(["report", *map(str, files), "-o", str(page)]) == 0
+    assert main(["verify", str(page)]) == 0
+    assert "0.94" in page.read_text()  # that of both, whichever is shown
 
 
 def test_verify_says_what_it_verified_and_whether_it_is_a_certificate(tmp_path, table, capsys):

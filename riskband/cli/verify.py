@@ -7,7 +7,7 @@ import json
 import lzma
 import re
 from base64 import b64decode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from importlib import import_module
 from itertools import takewhile
@@ -17,8 +17,9 @@ from typing import Any
 import riskband as rb
 from riskband.answers.doors import TableError
 from riskband.checks import check_delta
+from riskband.functionals.functional import resolve
 from riskband.verification import COLLECTION_SCHEMA, Verification
-from riskband.worst_cases.requirements import REQUIRED, Gate, Requirement, verdicts_on
+from riskband.worst_cases.requirements import REQUIRED, Gate, Requirement, numbers_behind, verdicts_on
 
 VERIFICATION_SCHEMA = "riskband.verification/1"
 _STORED = re.compile(r'<script type="application/json" id="certificates">(.*?)</script>', re.DOTALL)  # in a report page
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compute every certificate in a file again; 0 only if all agree."""
+    """Compute every certificate in a file again; 0 only if all agree, 3 if the text of a page could not be checked."""
     document = read_document(options.file)
     entries = document["certificates"]
     outcomes, unreadable = {}, []
@@ -53,11 +54,11 @@ def run(options: argparse.Namespace) -> int:
         follows[what] = does_follow
         if not options.json:
             print(said)
-    is_well = is_well and False not in follows.values()
+    status = int(not is_well or False in follows.values()) or 3 * (None in follows.values())  # 3 as for NOT DECIDED
     if options.json:
         found = {name: _plain(entries[name], outcome) for name, outcome in outcomes.items()}
-        print(json.dumps({"schema": VERIFICATION_SCHEMA, "ok": is_well, **follows, "certificates": found}, indent=1))
-    return 0 if is_well else 1
+        print(json.dumps({"schema": VERIFICATION_SCHEMA, "ok": not status, **follows, "certificates": found}, indent=1))
+    return status
 
 
 def _rest(file: str, document: Mapping[str, Any]) -> Iterator[tuple[str, bool | None, str]]:
@@ -71,11 +72,8 @@ def _rest(file: str, document: Mapping[str, Any]) -> Iterator[tuple[str, bool | 
         yield "verdicts_follow", True, f"what was required, from them again:\n{gate.statement}"
     if "findings" in document:
         follow = _findings_follow(certificates, gate, document["findings"])
-        yield (
-            "findings_follow",
-            follow,
-            f"what it says of them all {'follows' if follow else 'DOES NOT FOLLOW'} from them",
-        )
+        said = "follows" if follow else "DOES NOT FOLLOW"
+        yield "findings_follow", follow, f"what it says of them all {said} from them"
     if _is_page(file):
         follows, said = _judged_text(file, document.get("page"), certificates, gate)
         signed = sha256(_STORED.findall(Path(file).read_text(encoding="utf-8"))[0].encode()).hexdigest()
@@ -85,12 +83,23 @@ def _rest(file: str, document: Mapping[str, Any]) -> Iterator[tuple[str, bool | 
 def _findings_follow(certificates: Mapping[str, rb.Certificate], gate: Gate | None, said: Mapping[str, Any]) -> bool:
     try:
         limits = [(each["limit"], each["threshold"]) for each in said["breakdowns"]]
-        known = {"limits": limits, "unbounded": said["unbounded"], "names": said["clients"]}
-        again = _findings().findings(certificates, gate=gate, **known).to_dict()
+        known = {"unbounded": _unbounded(said["unbounded"], certificates, gate), "names": said["clients"]}
+        return _is_same(said, _findings().findings(certificates, gate=gate, limits=limits, **known).to_dict())
     except (KeyError, TypeError) as error:
         raise ValueError(f"the findings of the file cannot be read ({error!r}); was it cut?") from error
-    stored, made = (_LONG_NUMBER.sub(_rounded, json.dumps(each, sort_keys=True)) for each in (said, again))
-    return stored == made
+
+
+def _unbounded(said: Iterable[str], certificates: Mapping[str, rb.Certificate], gate: Gate | None) -> list[str]:
+    """What has no certificate of what is required or said; what has a largest value always has one."""
+    required = numbers_behind(() if gate is None else (each.requirement for each in gate.verdicts))
+    missing = [name for name in dict.fromkeys([*required, *said]) if name not in by_number(certificates)]
+    found = (resolve(name, called="what is said to be unbounded") for name in missing)
+    return [each.name for each in found if each.range[1] == float("inf")]
+
+
+def _is_same(stored: object, again: object) -> bool:
+    first, second = (_LONG_NUMBER.sub(_rounded, json.dumps(each, sort_keys=True)) for each in (stored, again))
+    return first == second
 
 
 def _judged_text(
@@ -98,7 +107,7 @@ def _judged_text(
 ) -> tuple[bool | None, str]:
     """Whether the text of a page is that of the page made again, `None` if this version cannot tell; in words."""
     made_by = page.get("version") if isinstance(page, Mapping) else None
-    unchecked = "the text around the certificates was not checked: "
+    unchecked = "NOT VERIFIED, whatever the page says: the text around the certificates was not checked: "
     if made_by != rb.__version__:
         return None, f"{unchecked}riskband {made_by or '(it does not say which)'} made it, and this is {rb.__version__}"
     try:  # by name, as in riskband.cli.report
@@ -132,6 +141,8 @@ def read_document(file: str) -> dict[str, Any]:
         document = {"certificates": {"certificate": document}}
     if not isinstance(document.get("certificates"), dict) or not document["certificates"]:
         raise ValueError(f"{file} must hold at least one certificate, by name; was it cut?")
+    if "schema" in document and not (_is_page(file) or isinstance(document.get("findings"), dict)):
+        raise ValueError(f"{file} has no findings: what its certificates say together is missing; was it cut?")
     return document
 
 
@@ -162,14 +173,16 @@ def gate_again(certificates: Mapping[str, rb.Certificate], said: Mapping[str, An
     Raises ValueError if they cannot be read.
     """
     try:
-        verdicts = {each["requirement"]: each["verdict"] for each in said["requirements"]}
+        requirements = [Requirement.of(each["requirement"]) for each in said["requirements"]]
         delta = check_delta(said["delta"])
     except (KeyError, TypeError) as error:
         raise ValueError(f"the verdicts of the file cannot be read ({error!r}); was it cut?") from error
-    gate = verdicts_on(by_number(certificates), list(map(Requirement.of, verdicts)), delta=delta)
+    known, bounded = by_number(certificates), (each for each in requirements if each.number.range[1] < float("inf"))
+    if not known.keys() >= set(numbers_behind(bounded)):  # what always has a certificate was left out
+        return None
+    gate = verdicts_on(known, requirements, delta=delta)
     spent = sum(each.delta for each in _findings().events_of(gate.certificates))
-    is_same = {str(each.requirement): each.verdict for each in gate.verdicts} == verdicts
-    return gate if is_same and spent <= delta * (1.0 + 1e-9) else None
+    return gate if _is_same(said, gate.to_dict()) and spent <= delta * (1.0 + 1e-9) else None
 
 
 def by_number(certificates: Mapping[str, rb.Certificate]) -> dict[str, rb.Certificate]:
@@ -192,9 +205,8 @@ def _plain(entry: Mapping[str, Any], outcome: Verification) -> dict[str, Any]:
 
 
 def _say(name: str, entry: Mapping[str, Any], outcome: Verification) -> None:
-    print(f"{name}: {_outcome(entry) if outcome.ok else 'DOES NOT FOLLOW from its answers'}")
-    for problem in outcome.problems:
-        print(f"  {problem}")
+    said = _outcome(entry) if outcome.ok else "DOES NOT FOLLOW from its answers"
+    print(f"{name}: {said}", *outcome.problems, sep="\n  ")
 
 
 def _outcome(entry: Mapping[str, Any]) -> str:

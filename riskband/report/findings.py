@@ -235,7 +235,7 @@ def findings(
     unbounded : sequence of str, optional
         What was asked for and has no certificate.
     names : sequence of str, optional
-        Of the clients, in the order of the answers of the first certificate, if it does not hold them.
+        Of the clients, in the order of the answers of the first certificate; taken if no certificate holds names.
     band : Band, optional
         A band that certificates were read off, if it is at hand: it need not be made again.
 
@@ -318,8 +318,9 @@ def _answered_by(certificates: Iterable[Certificate]) -> str:
 
 def _names(certificates: Iterable[Certificate], given: Sequence[str] | None) -> tuple[str, ...]:
     answers = [each.recipe.get("answers", {}) for each in certificates]
-    size = num_clients_of(answers[0])
-    known = (names for names in (given, *(each.get("names") for each in answers)) if names and len(names) == size)
+    # Others may hold the same answers in another order: only names of the same rows are those of the first.
+    held = (each.get("names") for each in answers if each.get("values") == answers[0].get("values"))
+    known = (names for names in (*held, given) if names and len(names) == num_clients_of(answers[0]))
     return tuple(next(known, ()))
 
 

@@ -19,6 +19,7 @@ from riskband.answers.responses import FRESH_CLIENTS
 from riskband.answers.risks import BOUNDED_LOSS
 from riskband.cli import main
 from riskband.cli.verify import stored_certificates
+from riskband.report.findings import findings
 from riskband.report.page import page_again, report_page
 from riskband.report.view import RunFacts
 
@@ -265,13 +266,19 @@ def test_one_changed_word_of_the_text_is_found(page, word, other, tmp_path, caps
     assert json.loads(capsys.readouterr().out)["text_follows"] is False
 
 
-def test_the_text_of_another_version_is_not_judged_and_last_digits_may_differ(page, tmp_path, capsys):
+def test_the_text_of_another_version_is_not_verified_and_last_digits_may_differ(page, tmp_path, capsys):
     path = tmp_path / "report.html"
     for version, said in (('"0.0.9"', "riskband 0.0.9 made it"), ("null", "riskband (it does not say which) made it")):
         older = re.sub(r'"page": {"version": "[^"]+"', f'"page": {{"version": {version}', page)
         path.write_text(older.replace("Who suffers", "Who gains"), encoding="utf-8")
-        assert main(["verify", str(path)]) == 0
-        assert f"was not checked: {said}, and this is {rb.__version__}" in capsys.readouterr().out
+        assert main(["verify", str(path)]) == 3
+        printed = capsys.readouterr().out
+        assert "mean: follows from its answers" in printed
+        assert "NOT VERIFIED" in printed
+        assert f"was not checked: {said}, and this is {rb.__version__}" in printed
+        assert main(["verify", str(path), "--json"]) == 3
+        found = json.loads(capsys.readouterr().out)
+        assert (found["ok"], found["text_follows"], found["certificates"]["mean"]["ok"]) == (False, None, True)
     text, mark, stored = page.partition('<script type="application/json"')
     number = re.search(r"\d\.\d{14,}", text)[0]
     path.write_text(text.replace(number, number[:-1], 1) + mark + stored, encoding="utf-8")
@@ -337,8 +344,7 @@ def test_what_makes_no_honest_page_is_refused_with_a_reason(tmp_path, capsys):
     changed.write_text(json.dumps(rb.mean_bound(risks, delta=0.05).to_dict() | {"value": 0.01, "statement": "fine"}))
     rb.mean_bound(answers_of(31), delta=0.05).save(other)
     gate = rb.require(risks, "mean<=0.3", delta=0.05)
-    document = {"schema": "riskband.certificates/1", "gate": gate.to_dict()}
-    document["certificates"] = {name: each.to_dict() for name, each in gate.certificates.items()}
+    document = findings({}, gate=gate).to_document()
     document["gate"]["requirements"][0]["requirement"] = "mean<=0.01"  # and still "PASS"
     gated.write_text(json.dumps(document))
     for files, message in (
