@@ -71,9 +71,7 @@ def spelled(name: str) -> str:
 def float_of(text: str) -> float:
     """Return the number in a text; raises ValueError for anything else, and for 0_1, which Python takes for 1."""
     if "_" in text:
-        raise ValueError(
-            f"numbers must be written without underscores, got {text!r:.40}; write a point for the decimals"
-        )
+        raise ValueError(f"a number must have no underscore, got {text!r:.40}; write a point for the decimals")
     return float(text)
 
 

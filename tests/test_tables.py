@@ -334,10 +334,10 @@ def test_a_column_twice_is_refused_in_every_kind_of_file(tmp_path, capsys):
     again = pd.read_csv(io.StringIO("\n".join(",".join(map(str, row)) for row in (header, *rows))))
     assert "loss.1" in again  # as pandas calls it
     settings = {"loss": "loss", "num_examples": "n", "client": "hospital"}
-    with pytest.raises(ValueError, match=r"column 'loss' must be there once, got 'loss.1' beside it"):
+    with pytest.raises(ValueError, match=r"column 'loss' must be there once, got 'loss.1', as"):
         rb.ClientRisks.from_frame(again, **settings)
     again.to_parquet(path, index=False)
-    assert "got 'loss.1' beside it" in refused(path, capsys, *FLAGS)
+    assert "got 'loss.1', as" in refused(path, capsys, *FLAGS)
 
 
 def test_numbers_with_underscores_are_none(tmp_path, capsys):

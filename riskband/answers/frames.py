@@ -32,9 +32,7 @@ def column(frame: Any, name: str, *, called: str = "the frame") -> AnyArray:
     if values.ndim != 1:
         raise ValueError(f"column {name!r} must be there once and hold one value a row, got shape {values.shape}")
     if (again := f"{name}.1") in (_names_of(frame) or ()):
-        raise ValueError(
-            f"column {name!r} must be there once, got {again!r} beside it, as pandas calls a second one; rename one"
-        )
+        raise ValueError(f"column {name!r} must be there once, got {again!r}, as pandas calls a second one; rename one")
     return values
 
 

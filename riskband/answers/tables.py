@@ -91,9 +91,7 @@ def _excel_table(name: str, content: bytes, numbers: Collection[str]) -> Table:
     header = [str(each).strip() if named[at] else f"Unnamed: {at}" for at, each in cells.iloc[0].items()]
     frame = cells.iloc[1:].set_axis(header, axis=1)
     for each in set(numbers) & set(header):
-        frame[each] = frame[each].map(
-            lambda cell: _cell(cell.strip(), has_commas=False) if isinstance(cell, str) else cell
-        )
+        frame[each] = [_cell(cell.strip()) if isinstance(cell, str) else cell for cell in frame[each]]
     return _of_pandas(frame.infer_objects(), f"row {{}} of sheet {sheet!r}".format, first=1)
 
 
@@ -145,7 +143,7 @@ def _csv_table(name: str, text: str, numbers: Collection[str]) -> Table:
     return Table(columns, lambda row: f"line {lines[row]}")
 
 
-def _cell(text: str, *, has_commas: bool) -> float | str | None:
+def _cell(text: str, *, has_commas: bool = False) -> float | str | None:
     """A number, None for no answer, or the text; where commas are decimal, no sign may stand between thousands."""
     if text.lower() in _NO_ANSWER:
         return None
