@@ -351,6 +351,13 @@ def test_numbers_with_underscores_are_none(tmp_path, capsys):
     assert "mean<=0_3" in refused(path, capsys, "--num-examples", "10", "--require", "mean<=0_3")
 
 
+@pytest.mark.parametrize(("flag", "kind"), [("--delta", "float"), ("--cvar", "float"), ("--next", "int")])
+def test_options_with_underscores_are_no_numbers(capsys, flag, kind):
+    with pytest.raises(SystemExit, match="2"):
+        main(["certify", "table.csv", "--num-examples", "n", flag, "0_1"])
+    assert f"{flag}: invalid {kind} value: '0_1'" in capsys.readouterr().err
+
+
 def test_excel_keeps_names_and_counts_marks_as_csv_does(tmp_path, capsys):
     pytest.importorskip("openpyxl")
     names = ["NA", "null", *FRAME["hospital"][2:-1], "007"]
