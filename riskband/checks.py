@@ -68,6 +68,13 @@ def spelled(name: str) -> str:
     return ":".join([head.lower().replace("-", "_"), *parameters])
 
 
+def float_of(text: str) -> float:
+    """Return the number in a text; raises ValueError for anything else, and for 0_1, which Python takes for 1."""
+    if "_" in text:
+        raise ValueError(f"a number must have no underscore, got {text!r:.40}; write a point for the decimals")
+    return float(text)
+
+
 def check_kind(name: str, value: object, kind: type, *, remedy: str) -> None:
     """Raise ValueError unless `value` is an instance of `kind`."""
     if not isinstance(value, kind):

@@ -112,9 +112,11 @@ def test_percent_without_the_flag_is_an_error_that_names_it(table, capsys):
     assert "[0, 1]" in error
 
 
-def test_percent_flag_on_fractions_is_an_error(table, capsys):
-    assert run(table, "--num-examples", "n", "--percent") == 2
-    assert "drop --percent" in capsys.readouterr().err
+def test_percent_flag_on_fractions_is_an_error(tmp_path, capsys):
+    path = tmp_path / "fractions.csv"
+    path.write_text("accuracy\n0.9\n0.8\n1\n")
+    assert run(path, "--num-examples", 10, "--column", "accuracy", "--percent") == 2
+    assert "no value of column 'accuracy' is above 1; drop --percent" in capsys.readouterr().err
 
 
 def test_all_errors_are_shown_at_once(table, capsys):
@@ -902,3 +904,31 @@ def test_the_others_of_a_federation_and_what_it_must_be(table, losses, capsys):
     problems = capsys.readouterr().err
     for problem in ("--next must be a whole number >= 1, got 0", "--population must be", "--population takes no"):
         assert problem in problems
+
+
+def test_a_target_for_nothing_is_refused(table, capsys):
+    asked = (table, "--num-examples", 100, "--divergence", "chi2", "--target", 0.5)
+    assert run(*asked, "--next", 5) == 2
+    assert "--target needs --mean beside --next" in capsys.readouterr().err
+    for more in ((), ("--next", 5, "--mean")):
+        assert run(*asked, *more) == 0
+        assert "in χ² divergence it is certified that the mean risk is at most 0.5" in capsys.readouterr().out
+    assert run(*asked, "--next", 5, "--at", 0.4) == 0
+    assert "in χ² divergence it is certified that" in capsys.readouterr().out
+
+
+def test_a_population_takes_no_divergence_whatever_else_is_asked(table, capsys):
+    asked = (table, "--num-examples", 100, "--population", 100, "--divergence", "chi2")
+    for more in ((), ("--mean",)):
+        assert run(*asked, *more) == 2
+        error = capsys.readouterr().err
+        assert "--population takes no --divergence" in error
+        assert len(error.splitlines()) == 1
+
+
+def test_what_is_said_twice_is_taken_once(table, capsys):
+    asked = (table, "--num-examples", 100, "--divergence", "chi2", "--budget", 0.1, 0.2)
+    assert run(*asked) == 0
+    once = capsys.readouterr().out
+    assert run(*asked, "0.10") == 0
+    assert capsys.readouterr().out == once

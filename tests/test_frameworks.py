@@ -102,7 +102,8 @@ def test_a_worst_mean_names_the_sites(tmp_path, capsys):
 def test_other_files_are_refused(tmp_path, capsys, text, column, said):
     path = tmp_path / "results.json"
     path.write_text(text)
-    assert main(["certify", str(path), "--from", "nvflare", "--column", column, "--num-examples", "10"]) == 2
+    flags = ["--from", "nvflare", "--column", column, "--accuracy", "--num-examples", "10"]
+    assert main(["certify", str(path), *flags]) == 2
     assert said in capsys.readouterr().err
 
 

@@ -43,10 +43,12 @@ MAYBE = [
         "valLoss",
         "test-loss",
         "train_loss",
-        "dice",
-        "DiceScore",
+        "kl_div",
     ),
-    *("iou", "mIoU", "MeanIoU", "mean_io_u", "jaccard_index", "recall", "sensitivity", "specificity", "kl_div"),
+]
+MAYBE_ACCURACIES = [
+    *("dice", "DiceScore", "iou", "mIoU", "MeanIoU", "mean_io_u", "jaccard_index", "recall", "sensitivity"),
+    "specificity",
 ]
 MEANS = [
     *("accuracy", "eval_acc", "Acc@1", "top5_accuracy", "error", "merror", "error_rate", "loss", "brier", "zero_one"),
@@ -67,13 +69,15 @@ def test_scores_are_refused_by_name_whatever_is_said(name):
                 KeepRisks(**{kind: name}, binary=binary)
 
 
-@pytest.mark.parametrize("name", MAYBE)
-def test_what_may_lie_anywhere_or_count_other_examples_needs_the_users_word(name):
-    frame = {name: [0.1, 0.2]}
+@pytest.mark.parametrize(
+    ("name", "kind"), [*((name, "loss") for name in MAYBE), *((name, "accuracy") for name in MAYBE_ACCURACIES)]
+)
+def test_what_may_lie_anywhere_or_count_other_examples_needs_the_users_word(name, kind):
+    frame, named = {name: [0.1, 0.2]}, {kind: name}
     with pytest.raises(ValueError, match=r"not known to be a mean of one number in \[0, 1\].*say binary=False"):
-        rb.ClientRisks.from_frame(frame, loss=name, num_examples=10)
-    assert not rb.ClientRisks.from_frame(frame, loss=name, num_examples=10, binary=False).binary
-    assert rb.ClientRisks.from_frame(frame, loss=name, num_examples=10, binary=True).binary
+        rb.ClientRisks.from_frame(frame, **named, num_examples=10)
+    assert not rb.ClientRisks.from_frame(frame, **named, num_examples=10, binary=False).binary
+    assert rb.ClientRisks.from_frame(frame, **named, num_examples=10, binary=True).binary
     for kind in ("accuracy", "error", "loss"):
         with pytest.raises(ValueError, match="not known to be a mean"):
             KeepRisks(**{kind: name})

@@ -313,3 +313,139 @@ def test_a_table_is_no_certificate(tmp_path, capsys, command):
     assert f"make certificates of a table by: riskband certify {path} --out certificate.json" in capsys.readouterr().err
     assert main(["verify", str(tmp_path)]) == 2
     assert "Is a directory" in capsys.readouterr().err
+
+
+def refused(path, capsys, *flags):
+    assert main(["certify", str(path), *flags]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    return said.err
+
+
+def test_a_column_twice_is_refused_in_every_kind_of_file(tmp_path, capsys):
+    openpyxl, _ = pytest.importorskip("openpyxl"), pytest.importorskip("pyarrow")
+    path = tmp_path / "table"
+    header, rows = [*FRAME.columns, "loss"], [[*row, 0.0] for row in FRAME.values.tolist()]
+    book = openpyxl.Workbook()
+    for row in (header, *rows):
+        book.active.append(row)
+    book.save(path)
+    assert "column 'loss' must be there once" in refused(path, capsys, *FLAGS)
+    again = pd.read_csv(io.StringIO("\n".join(",".join(map(str, row)) for row in (header, *rows))))
+    assert "loss.1" in again  # as pandas calls it
+    settings = {"loss": "loss", "num_examples": "n", "client": "hospital"}
+    with pytest.raises(ValueError, match=r"column 'loss' must be there once, got 'loss.1', as"):
+        rb.ClientRisks.from_frame(again, **settings)
+    again.to_parquet(path, index=False)
+    assert "got 'loss.1', as" in refused(path, capsys, *FLAGS)
+
+
+def test_numbers_with_underscores_are_none(tmp_path, capsys):
+    path = tmp_path / "table.csv"
+    path.write_text("loss,n\n0_1,1_0\n0.2,10\n0.3,10\n")
+    said = refused(path, capsys, "--num-examples", "n")
+    assert "column 'loss' must hold numbers, got line 2: '0_1'" in said
+    assert "column 'n' must hold numbers, got line 2: '1_0'" in said
+    path.write_text("loss,n\n0.1,10\n0.2,10\n0.3,10\n")
+    assert "must have a column '1_0'" in refused(path, capsys, "--num-examples", "1_0")
+    assert "mean<=0_3" in refused(path, capsys, "--num-examples", "10", "--require", "mean<=0_3")
+
+
+@pytest.mark.parametrize(("flag", "kind"), [("--delta", "float"), ("--cvar", "float"), ("--next", "int")])
+def test_options_with_underscores_are_no_numbers(capsys, flag, kind):
+    with pytest.raises(SystemExit, match="2"):
+        main(["certify", "table.csv", "--num-examples", "n", flag, "0_1"])
+    assert f"{flag}: invalid {kind} value: '0_1'" in capsys.readouterr().err
+
+
+def test_excel_keeps_names_and_counts_marks_as_csv_does(tmp_path, capsys):
+    pytest.importorskip("openpyxl")
+    names = ["NA", "null", *FRAME["hospital"][2:-1], "007"]
+    wards = ["None", *FRAME["ward"][1:]]
+    losses = ["-", " n/a ", "", *LOSSES[3:].tolist()]
+    frame = FRAME.assign(hospital=names, ward=wards, loss=losses)
+    found = []
+    for path in (tmp_path / "table.csv", tmp_path / "table.xlsx"):
+        write = pd.DataFrame.to_csv if path.suffix == ".csv" else pd.DataFrame.to_excel
+        write(frame, path, index=False)
+        assert "column 'loss' must have a value in every row, got none in" in refused(path, capsys, *FLAGS)
+        answers = rb.ClientRisks(**certified(path, capsys, "--drop-missing")["recipe"]["answers"])
+        assert answers.num_missing == 3
+        found.append(answers)
+        write(frame.assign(loss=LOSSES), path, index=False)
+        full = rb.ClientRisks(**certified(path, capsys)["recipe"]["answers"])
+        assert sorted(full.names) == sorted(names)
+        assert "None" in full.groups
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("before", ["\n", "\r\n \r\n", ",,,\n", "\nsep=,\n", "sep=,\n\n"])
+def test_blank_lines_before_the_header_are_skipped_and_counted(tmp_path, capsys, before):
+    path = tmp_path / "table.csv"
+    path.write_text(before + CSV, newline="")
+    assert rb.ClientRisks(**certified(path, capsys)["recipe"]["answers"]) == IN_ORDER
+    path.write_text(before + "hospital,loss,n,ward\na,x,10,y\n", newline="")
+    assert f"line {before.count(chr(10)) + 2}: 'x'" in refused(path, capsys, *FLAGS)
+
+
+def test_a_first_column_without_a_name_stays(tmp_path, capsys):
+    path = tmp_path / "table.tsv"
+    path.write_text(FRAME.to_csv(sep="\t"))  # begins with a tab
+    assert rb.ClientRisks(**certified(path, capsys)["recipe"]["answers"]) == IN_ORDER
+
+
+@pytest.mark.parametrize("name", ["accuracy", "val_acc", "Score", "top5Acc", "MODEL/test_accuracy", "sensitivity"])
+def test_scores_are_not_read_as_losses(tmp_path, capsys, name):
+    path = tmp_path / "table.csv"
+    frame = FRAME.rename(columns={"loss": name})
+    path.write_text(frame.to_csv(index=False))
+    said = refused(path, capsys, *FLAGS, "--column", name, "--binary")
+    assert "has the name of a score, where 1 is best" in said
+    assert "say --accuracy (in [0, 1]) or --percent of accuracies; if it holds losses, rename it" in said
+    assert main(["certify", str(path), *FLAGS, "--column", name, "--accuracy", "--binary"]) == 0
+    settings = {"num_examples": "n", "client": "hospital", "binary": True}
+    with pytest.raises(ValueError, match=r"name of a score.*say accuracy= .* if it holds losses, rename it"):
+        rb.ClientRisks.from_frame(frame, loss=name, **settings)
+    assert rb.ClientRisks.from_frame(frame, accuracy=name, **settings).num_clients == NUM
+
+
+@pytest.mark.parametrize("name", ["loss", "error", "val_err", "ErrorRate", "wrong"])
+def test_losses_are_not_read_as_accuracies(tmp_path, capsys, name):
+    path = tmp_path / "table.csv"
+    frame = FRAME.rename(columns={"loss": name})
+    path.write_text(frame.to_csv(index=False))
+    for flag in ("--accuracy", "--percent"):
+        said = refused(path, capsys, *FLAGS, "--column", name, flag)
+        assert "has the name of a loss, where 0 is best" in said
+        assert f"drop {flag}, or name the column with the accuracies; if it holds accuracies, rename it" in said
+    settings = {"num_examples": "n", "client": "hospital"}
+    with pytest.raises(ValueError, match="has the name of a loss"):
+        rb.ClientRisks.from_frame(frame, accuracy=name, **settings)
+    assert rb.ClientRisks.from_frame(frame, loss=name, **settings).num_clients == NUM
+
+
+@pytest.mark.parametrize("name", ["brier_score", "accuracy loss", "x", "hospital_value"])
+def test_names_that_say_both_or_nothing_are_read_as_was_said(name):
+    frame = FRAME.rename(columns={"loss": name})
+    for kind in ("loss", "accuracy"):
+        assert rb.ClientRisks.from_frame(frame, **{kind: name}, num_examples="n", client="hospital").num_clients == NUM
+
+
+@pytest.mark.parametrize(
+    ("groups", "got"),
+    [
+        ([f"g{k}" for k in range(NUM)], "got 40 groups, the smallest of 1"),
+        (["x"] * NUM, "got 1 groups, the smallest of 40"),
+        (["x"] * 39 + ["y"], "got 2 groups, the smallest of 1"),
+        ([None] * NUM, "got 0 groups, the smallest of 0"),
+    ],
+)
+def test_groups_without_bounds_are_said(tmp_path, capsys, groups, got):
+    path = tmp_path / "table.csv"
+    path.write_text(FRAME.assign(ward=groups).to_csv(index=False))
+    assert main(["certify", str(path), *FLAGS]) == 0
+    rule = "no group is bounded: that needs 2 to 50 groups of 2 or more clients each"
+    assert f"{rule}, {got}" in capsys.readouterr().out
+    path.write_text(CSV)
+    assert main(["certify", str(path), *FLAGS]) == 0
+    assert "no group is bounded" not in capsys.readouterr().out

@@ -16,7 +16,7 @@ import numpy as np
 from riskband.answers import frames
 from riskband.answers.counts import BoolArray, share_problem
 from riskband.answers.frames import AnyArray
-from riskband.answers.metrics import metric_problem, score_said, warn_of_empty
+from riskband.answers.metrics import direction_problem, metric_problem, score_said, warn_of_empty
 from riskband.answers.rows import is_of_clients, is_telling, row_problem
 from riskband.checks import MAX_EXAMPLES, FloatArray, clip_rounding
 from riskband.wording import in_full
@@ -77,7 +77,12 @@ class Wanted:
             (any(used.count(each) > 1 for each in labels), f"{another} {' and '.join(labels)}; name others"),
         ]
         found = [text for is_wrong, text in rules if is_wrong]
-        return found + list(filter(None, [metric_problem(self.column, binary=self.binary, word=door.binary)]))
+        read = "" if self.accuracy is None else door.percent if self.percent else door.accuracy
+        said = (
+            metric_problem(self.column, binary=self.binary, word=door.binary),
+            direction_problem(self.column, read, remedy=f"{door.accuracy} (in [0, 1]) or {door.percent}"),
+        )
+        return found + list(filter(None, said))
 
 
 def read_columns(frame: Any, wanted: Wanted, door: Door, *, is_noisy: bool, contamination: int) -> dict[str, Any]:

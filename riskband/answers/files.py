@@ -15,6 +15,7 @@ from riskband.answers.doors import Door, TableError, Wanted
 from riskband.answers.responses import WhoAnswered
 from riskband.answers.risks import ClientRisks, risks_of_table
 from riskband.answers.tables import Table, read_table
+from riskband.checks import float_of
 
 _NAMES = "client"  # the column that has the names of the clients in what frameworks write
 COMMAND = Door("", str, "--client ", "--not-binary", "--drop-missing", "--accuracy", "--percent", "--noise")
@@ -51,7 +52,7 @@ def read_risks(
 def number_or_column(text: str) -> float | str:
     """What a text says of the numbers of examples: a number for all clients, or the name of a column."""
     try:
-        return float(text)
+        return float_of(text)
     except ValueError:
         return text
 

@@ -31,6 +31,8 @@ def column(frame: Any, name: str, *, called: str = "the frame") -> AnyArray:
         raise ValueError(f"{called} must have a column {name!r}, got {got}; {remedy}") from error
     if values.ndim != 1:
         raise ValueError(f"column {name!r} must be there once and hold one value a row, got shape {values.shape}")
+    if (again := f"{name}.1") in (_names_of(frame) or ()):
+        raise ValueError(f"column {name!r} must be there once, got {again!r}, as pandas calls a second one; rename one")
     return values
 
 

@@ -19,6 +19,15 @@ _MAY_BE_NONE = """
     jaccard kl kld loglikelihood logloss mae mape miou mlogloss mse nll npv ppv recall rouge sens sensitivity smape
     smoothl1 specificity squarederror testloss tnr tpr trainingloss trainloss validationloss validloss valloss xent
 """
+# Where 1 is best, and where 0 is; a name that has words of both, such as "Brier score", says neither.
+_SCORES = """
+    acc accuracy correct dice iou jaccard miou npv ppv recall rouge score sens sensitivity specificity testacc tnr tpr
+    valacc
+"""
+_LOSSES = """
+    brier crossentropy err error errorrate errors evalloss fnr fpr incorrect logloss loss losses mae misclassification
+    nll risk risks testloss trainloss validloss valloss wrong
+"""
 _WORD = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
 _METRIC = re.compile(
     r"(metric|measure|score|criterion)([ _-]?name)?", re.IGNORECASE
@@ -53,6 +62,20 @@ def metric_problem(name: str, *, binary: bool | None, is_any: bool = False, word
             "otherwise give the accuracy or the error rate"
         )
     return ""
+
+
+def direction_problem(name: str, said: str, *, remedy: str) -> str:
+    """Say why a column of that name does not hold losses, or accuracies if the user `said` so; "" if nothing does.
+
+    `remedy` is how the user says that it holds accuracies.
+    """
+    is_score, is_loss = (bool(_term_in(name, words)) for words in (_SCORES, _LOSSES))
+    if is_score == is_loss or is_score == bool(said):
+        return ""
+    kind, best, read = ("loss", 0, "accuracies") if said else ("score", 1, "losses")
+    what = f"drop {said}, or name the column with the {read}" if said else f"say {remedy} of accuracies"
+    rule = f"column {name!r} has the name of a {kind}, where {best} is best, so it cannot be read as {read}"
+    return f"{rule}; {what}; if it holds {read}, rename it"
 
 
 def score_said(columns: Mapping[str, Sequence[str]]) -> str:

@@ -203,8 +203,9 @@ class ClientRisks(Answers):
         ValueError
             If a column is not there, a value is missing or no number, a client may be there twice, the column has the
             name of a score that is no mean (auc, f1, ...), or of what may be none (cross_entropy, dice, ...) and
-            `binary` does not say what the loss of an example is, or as for `ClientRisks`. All that is wrong with the
-            rows is said at once.
+            `binary` does not say what the loss of an example is, or of a score (acc, ...) where it is `loss`, or of a
+            loss (error, ...) where it is `accuracy`, or as for `ClientRisks`. All that is wrong with the rows is said
+            at once.
         """
         for wrong, right in (("names", "client"), ("groups", "group")):
             if wrong in who:

@@ -17,12 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from riskband.answers.doors import DECIMAL_COMMA, TableError
+from riskband.checks import float_of
 
 STDIN = "-"
 _NO_ANSWER = ("", "-", "na", "n/a", "nan", "none", "null")  # in lower case
 _OF_THOUSANDS = 3  # digits between two signs, of which one may be a decimal comma
 _SEPARATORS = ",;\t|"
-_SAYS_SEPARATOR = re.compile(r'"?sep=(.)"?\r?\n', re.IGNORECASE)  # Excel's first line
+# Blank lines before the header, among which may be the one of Excel that says the separator.
+_BEFORE_HEADER = re.compile(r'(?:[^\S\n]*\n)*(?:"?sep=(.)"?\r?\n)?(?:[\s,;|]*\n)?', re.IGNORECASE)
 _UTF = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32"}  # before UTF-16, whose mark begins the first
 _UTF |= {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _GZIP, _PARQUET, _ZIP, _OLD_EXCEL = b"\x1f\x8b", b"PAR1", b"PK\x03\x04", b"\xd0\xcf\x11\xe0"
@@ -52,7 +54,7 @@ def read_table(path: str, numbers: Collection[str]) -> Table:
         if content.startswith(_PARQUET):
             return _of_pandas(_pandas("pyarrow").read_parquet(BytesIO(content)), "row {}".format, first=1)
         if content.startswith(_ZIP):
-            return _excel_table(name, content)
+            return _excel_table(name, content, numbers)
     except (ImportError, TableError):
         raise
     except Exception as error:  # of gzip, and whatever pandas and its engines raise
@@ -77,13 +79,20 @@ def _pandas(engine: str) -> Any:
         raise ImportError(need) from error
 
 
-def _excel_table(name: str, content: bytes) -> Table:
-    sheets = _pandas("openpyxl").read_excel(BytesIO(content), sheet_name=None, engine="openpyxl")
-    filled = {each: frame for each, frame in sheets.items() if len(frame)}
+def _excel_table(name: str, content: bytes, numbers: Collection[str]) -> Table:
+    # pandas would rename what is there twice in a header, and take a client called NA for none.
+    as_is = {"header": None, "keep_default_na": False, "na_values": [""], "dtype": object}
+    sheets = _pandas("openpyxl").read_excel(BytesIO(content), sheet_name=None, engine="openpyxl", **as_is)
+    filled = {each: cells for each, frame in sheets.items() if len(cells := frame.dropna(how="all")) > 1}
     if len(filled) != 1:
         raise TableError([f"{name} must have rows in one sheet, got {', '.join(filled) or 'none'}; keep one"])
-    ((sheet, frame),) = filled.items()
-    return _of_pandas(frame, f"row {{}} of sheet {sheet!r}".format, first=2)
+    ((sheet, cells),) = filled.items()
+    named = cells.iloc[0].notna()
+    header = [str(each).strip() if named[at] else f"Unnamed: {at}" for at, each in cells.iloc[0].items()]
+    frame = cells.iloc[1:].set_axis(header, axis=1)
+    for each in set(numbers) & set(header):
+        frame[each] = [_cell(cell.strip()) if isinstance(cell, str) else cell for cell in frame[each]]
+    return _of_pandas(frame.infer_objects(), f"row {{}} of sheet {sheet!r}".format, first=1)
 
 
 def _of_pandas(frame: Any, place: Callable[[int], str], *, first: int) -> Table:
@@ -109,13 +118,13 @@ def _text(name: str, content: bytes) -> str:
 
 
 def _csv_table(name: str, text: str, numbers: Collection[str]) -> Table:
-    said = _SAYS_SEPARATOR.match(text)
-    text = text[said.end() :] if said else text
+    before = _BEFORE_HEADER.match(text)
+    num_before, text = (before[0].count("\n"), text[before.end() :]) if before else (0, text)
     first = text.partition("\n")[0]
-    separator = said[1] if said else max(_SEPARATORS, key=first.count)
+    separator = (before and before[1]) or max(_SEPARATORS, key=first.count)
     reader = csv.DictReader(StringIO(text, newline=""), delimiter=separator)
     header = reader.fieldnames = [each.strip() for each in reader.fieldnames or []]
-    rows = [(reader.line_num + bool(said), row) for row in reader]
+    rows = [(reader.line_num + num_before, row) for row in reader]
     # A row without any value is no client: spreadsheets leave such rows at the end.
     rows = [each for each in rows if None in each[1] or any(map(str.strip, filter(None, each[1].values())))]
     if too_wide := [line for line, row in rows if None in row]:
@@ -134,7 +143,7 @@ def _csv_table(name: str, text: str, numbers: Collection[str]) -> Table:
     return Table(columns, lambda row: f"line {lines[row]}")
 
 
-def _cell(text: str, *, has_commas: bool) -> float | str | None:
+def _cell(text: str, *, has_commas: bool = False) -> float | str | None:
     """A number, None for no answer, or the text; where commas are decimal, no sign may stand between thousands."""
     if text.lower() in _NO_ANSWER:
         return None
@@ -142,7 +151,7 @@ def _cell(text: str, *, has_commas: bool) -> float | str | None:
     if has_commas and ("." in text or (len(digits) == _OF_THOUSANDS and whole not in ("", "0"))):
         return text
     try:
-        number = float(f"{whole}.{digits}" if has_commas and comma else text)
+        number = float_of(f"{whole}.{digits}" if has_commas and comma else text)
     except ValueError:
         return text
     return text if math.isnan(number) else number

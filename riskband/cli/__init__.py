@@ -18,6 +18,7 @@ from contextlib import redirect_stdout
 from importlib import import_module
 
 import riskband as rb
+from riskband.checks import float_of
 
 COMMANDS = {
     "plan": "how many clients, with how many examples each, a requirement needs to pass",
@@ -72,6 +73,8 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=purpose)
         if name in words:
             module = import_module(f"riskband.cli.{name}")
+            command.register("type", float, float_of)
+            command.register("type", int, lambda text: int(text.replace("_", "?")))  # Python takes 1_0 for 10
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     return parser

@@ -50,7 +50,7 @@ class Request:
     def of(cls, options: argparse.Namespace) -> Request:
         """Take the options apart."""
         given: dict[str, Any] = {
-            name: tuple(each) if isinstance(each, list) else each for name, each in vars(options).items()
+            name: tuple(dict.fromkeys(each)) if isinstance(each, list) else each for name, each in vars(options).items()
         }
         said = {each: given[each] for each in WhoAnswered.__annotations__ if given[each] is not None}
         who = {"answered_by": "trainers" if given["framework"] else "fresh"} | said
@@ -111,11 +111,15 @@ class Request:
                 "--budget needs --divergence: it is its size",
             ),
             (
-                asked.population is not None and has_ball and not asked.mean,
+                asked.population is not None and has_ball,
                 "--population takes no --divergence: the other clients are what they are; leave one of the two out",
             ),
             (pilot and not tunes, "--pilot-share needs --tune: it is the share of the clients that tuning spends"),
             (target and not has_ball, "--target needs --divergence: it asks how much shift the bound allows"),
+            (
+                target and has_ball and asked.has_next and not (asked.mean or at),
+                "--target needs --mean beside --next: it asks how much shift the bound on the mean allows; add --mean",
+            ),
             (blind, "--missing worst needs --num-missing: how many clients were asked and did not answer"),
             (
                 dispersion and not asked.measure,

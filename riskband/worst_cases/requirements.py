@@ -21,7 +21,7 @@ from riskband.answers.risks import ClientRisks
 from riskband.bands.band import Band, band_alone, own_delta, subject_of
 from riskband.bands.band import band as band_of
 from riskband.certificate import CERTIFICATE, Certificate
-from riskband.checks import as_spelled, check_budget, check_number, set_fields
+from riskband.checks import as_spelled, check_budget, check_number, float_of, set_fields
 from riskband.functionals.dispersion import UnboundedError, dispersion_certificate
 from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import resolve
@@ -108,7 +108,7 @@ class Requirement:
             remedy = f"write '{meant[1]}{'<=' if '<' in meant[2] else '>='}{meant[3]}'" if meant else _EXAMPLE
             raise ValueError(f"a requirement must be NAME<=NUMBER or NAME>=NUMBER, got {text!r:.80}; {remedy}")
         try:
-            limit = float(found[3])
+            limit = float_of(found[3])
         except ValueError as error:
             remedy = "give several requirements one by one, without commas" if "," in text else _EXAMPLE
             raise ValueError(f"the limit of {text!r:.80} must be a number, got {found[3]!r:.80}; {remedy}") from error
