@@ -114,7 +114,7 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     off_band = [name for name in asked.from_both_sides if not is_bet_on or name.startswith(WORST_SHARE)]
     bet_on = [name for name in asked.from_both_sides if name not in off_band]
     is_needed = off_band or asked.band or (above and not asked.is_alone) or (budgets and not is_bet_on)
-    is_needed = is_needed or (budgets and asked.at is not None)
+    is_needed = is_needed or asked.at is not None
     num_alone = len(above) * asked.is_alone + len(bet_on) + len(budgets) * is_bet_on + is_of_groups
     shifts_of_next = (asked.divergence or (None,)) if asked.has_next else ()
     num_alone += len(shifts_of_next)

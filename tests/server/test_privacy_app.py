@@ -138,7 +138,7 @@ def test_with_noise_the_mean_is_certified_for_transported_networks_and_no_shares
 ) -> None:
     report = run(tmp_path / "private", defaults, **COSTS, privacy="laplace:10", figure_format="svg")
     assert list(report["certificates"]) == ["wasserstein_mean"]
-    plain = run(tmp_path / "plain", defaults, **COSTS, privacy="")
+    plain = run(tmp_path / "plain", defaults, **COSTS, privacy="", delta=0.05 * 3 / 2)  # shares have a part there
     bounds = [np.array(each["certificates"]["wasserstein_mean"]["value"]) for each in (report, plain)]
     assert np.all(np.diff(bounds[0]) >= 0.0)
     assert np.all(bounds[0] >= bounds[1])
