@@ -55,6 +55,8 @@ CERTIFICATE = "certificate"
 REFUTED = "refuted"
 ESTIMATE = "estimate"
 
+PUBLISHED = "[RE]"  # begins the method of a formula as [RE] published it
+
 _PREFACE = {  # from the strongest to the weakest
     CERTIFICATE: "",
     REFUTED: f"By a published formula that is {FALSE_IN_GENERAL}: ",
@@ -171,7 +173,7 @@ class Certificate(Drawn):
     @property
     def is_published(self) -> bool:
         """Whether it is a formula of [RE] as it was published, to compare with."""
-        return self.method.startswith("[RE]")
+        return self.method.startswith(PUBLISHED)
 
     @property
     def event(self) -> str:

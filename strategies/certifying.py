@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 import riskband as rb
 from protocol.mechanisms import steps_of
 from riskband.models.losses import get_loss
-from riskband.worst_cases.requirements import WORST_SHARE, certificates_of, numbers_behind, read_requirements
+from riskband.worst_cases.requirements import certificates_of, numbers_alone, numbers_behind, read_requirements
 from strategies.asking.query import QueryStrategy, RoundOutcome
 
 
@@ -61,7 +61,7 @@ class CertifyingStrategy(QueryStrategy):
 
     def own_numbers(self, source: object, names: Sequence[str]) -> list[str]:
         """Return those of the numbers that are bounded by themselves, and not read off a band."""
-        return [name for name in names if self.can_bet_on(source) and not name.startswith(WORST_SHARE)]
+        return numbers_alone(names) if self.can_bet_on(source) else []
 
     def certificates_required(
         self, source: Any, names: Sequence[str], *, delta: float, band: rb.Band | None = None

@@ -12,7 +12,7 @@ import riskband as rb
 from protocol.questions import LossAnswer
 from riskband.functionals.dispersion import UnboundedError
 from riskband.functionals.functional import Functional, method_that_applies, resolve
-from riskband.groups.group_bands import GroupBands
+from riskband.groups.group_bands import GroupBands, smallest_group
 from strategies.asking.query import RoundOutcome
 from strategies.certifying import BandStrategy, Conclusion, by_file
 
@@ -133,8 +133,8 @@ class Dispersion(BandStrategy):
     def _grouped(self, outcome: RoundOutcome[LossAnswer]) -> tuple[list[str | None] | None, dict[str, int]]:
         """The group of each answer, of those that have enough, if there are two; and the sizes of the other groups."""
         counts = Counter(answer.group for answer in outcome.answers if answer.group is not None)
-        smallest = max(2, self.contamination + 1)
-        small = {name: count for name, count in sorted(counts.items()) if count < smallest}
+        least = smallest_group(self.contamination)
+        small = {name: count for name, count in sorted(counts.items()) if count < least}
         if len(counts) - len(small) < 2:
             return None, small
         return [None if answer.group in small else answer.group for answer in outcome.answers], small

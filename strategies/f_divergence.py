@@ -12,6 +12,7 @@ import riskband as rb
 from riskband.answers.histogram import PlainAnswers
 from riskband.functionals.quantiles import SINGLE_LOCAL
 from riskband.wording import exactly
+from riskband.worst_cases.requirements import budgets_beside
 from strategies.asking.query import RoundOutcome
 from strategies.certifying import BandStrategy, Conclusion, by_file
 
@@ -49,10 +50,8 @@ class FDivergence(BandStrategy):
         risks, required = self.answered(outcome), self.numbers_required
         share = f"share:{exactly(self.breakdown_threshold)}"
         bet_on = risks if self.can_bet_on(risks) else None
-        # What is required is certified once: not a second time among what every run says.
         budgets = {
-            name: np.array([size for size in self.budgets if f"worst_mean:{name}:{exactly(size)}" not in required])
-            for name in self.divergences
+            name: np.array(budgets_beside(required, divergence=name, budgets=self.budgets)) for name in self.divergences
         }
         single = risks if isinstance(risks, rb.ClientRisks) and self.local in SINGLE_LOCAL else None
         has_share = single is not None and share not in required

@@ -21,7 +21,7 @@ from riskband.answers.rows import is_of_clients, is_telling, row_problem
 from riskband.checks import MAX_EXAMPLES, FloatArray, clip_rounding
 from riskband.wording import in_full
 
-MAX_LISTED = 5
+MAX_LISTED = 5  # rows named for one problem: enough to find the cause, and the message stays short
 DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+")
 _WHOLE_NUMBERS = f"whole numbers from 1 to {MAX_EXAMPLES:g}"
 

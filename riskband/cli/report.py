@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import riskband as rb
 from riskband.cli.verify import by_number, gate_again, read_document
+from riskband.report import words
+from riskband.report.findings import findings
+from riskband.report.page import report_page
+from riskband.report.view import RunFacts
 from riskband.worst_cases.requirements import (
     REQUIRED,
     Gate,
@@ -54,12 +57,10 @@ def run(options: argparse.Namespace) -> int:
     gate = _gate(certificates, gates, requirements)
     own = {name: each for name, each in certificates.items() if not name.startswith(REQUIRED)}
     title = options.title or Path(options.files[0]).stem
-    # By name: an import would make the house one floor higher (tests/house.py).
-    made_by = import_module("riskband.report.page")
     limits = {(each["limit"], each["threshold"]): None for each in said.get("breakdowns", ())}
-    about |= import_module("riskband.report.words").about(options.about)
-    facts = made_by.RunFacts(names=tuple(said.get("clients", ())), limits=tuple(limits), about=about)
-    page = made_by.report_page(own or certificates, title=title, require=gate or (), facts=facts, public=options.public)
+    about |= words.about(options.about)
+    facts = RunFacts(names=tuple(said.get("clients", ())), limits=tuple(limits), about=about)
+    page = report_page(own or certificates, title=title, require=gate or (), facts=facts, public=options.public)
     out.write_text(page, encoding="utf-8")
     if options.json:
         said = {name: each.statement for name, each in certificates.items()}
@@ -115,13 +116,14 @@ def _gate(
         if gate is None:
             raise ValueError("the verdicts of the file do not follow from its certificates, so no page is made of them")
         return gate
-    found = import_module("riskband.report.findings").findings(certificates)
+    found = findings(certificates)
+    band = found.band
     known = by_number(certificates)
     missing = [name for name in numbers_behind(asked) if name not in known]
-    if missing and (found.band is None or found.band.sides != "two"):
+    if missing and (band is None or band.sides != "two"):
         raise ValueError(
             f"the files hold no certificate of {' and '.join(missing)}, and no band with both sides to read it off; "
             "ask for it when the certificates are made: riskband certify --require"
         )
-    read = certificates_of(found.band, missing, delta=None) if missing else {}
+    read = {} if band is None else certificates_of(band, missing, delta=None)
     return verdicts_on(known | read, asked, delta=found.delta)

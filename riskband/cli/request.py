@@ -25,7 +25,7 @@ from riskband.report.words import about
 from riskband.worst_cases.requirements import Requirement
 
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
-DEFAULT_PILOT_SHARE = 0.2
+DEFAULT_PILOT_SHARE = 0.2  # of the clients; the bounds, which are made of the others, widen by about a tenth
 
 
 @dataclass(frozen=True)

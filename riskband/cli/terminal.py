@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 import riskband as rb
 from riskband.answers.counts import binary_doubt, size_doubt
 from riskband.report import words
-from riskband.report.asked import _MOST_GROUPS
+from riskband.report.asked import groups_problem
 from riskband.report.findings import Findings
 from riskband.wording import exactly, rounded_down, rounded_up
 from riskband.worst_cases.requirements import sizes_in_words
@@ -38,9 +37,7 @@ def summary(found: Findings, risks: rb.ClientRisks, *, how_read: str, binary: bo
         f"  {each}: not bounded from above by these answers, so without a certificate" for each in found.unbounded
     ]
     if risks.groups is not None and "worst group" not in found.certificates:
-        sizes = Counter(filter(None, risks.groups)).values()
-        rule = f"that needs 2 to {_MOST_GROUPS} groups of {max(1, risks.contamination) + 1} or more clients each"
-        lines.append(f"  no group is bounded: {rule}, got {len(sizes)} groups, the smallest of {min(sizes, default=0)}")
+        lines.append(f"  no group is bounded: {groups_problem(risks)}")
     lines += dict.fromkeys(f"  {each.statement}" for each in found.breakdowns)
     lines += ["if all of this is true:", *(f"  - {line}" for line in found.assumptions)]
     if found.gate is not None:

@@ -9,7 +9,6 @@ import re
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
-from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,8 @@ import riskband as rb
 from riskband.answers.doors import TableError
 from riskband.checks import check_delta
 from riskband.functionals.functional import resolve
+from riskband.report.findings import events_of, findings
+from riskband.report.page import page_again
 from riskband.verification import COLLECTION_SCHEMA, Verification
 from riskband.worst_cases.requirements import REQUIRED, Gate, Requirement, numbers_behind, verdicts_on
 
@@ -84,7 +85,7 @@ def _findings_follow(certificates: Mapping[str, rb.Certificate], gate: Gate | No
     try:
         limits = [(each["limit"], each["threshold"]) for each in said["breakdowns"]]
         known = {"unbounded": _unbounded(said["unbounded"], certificates, gate), "names": said["clients"]}
-        return _is_same(said, _findings().findings(certificates, gate=gate, limits=limits, **known).to_dict())
+        return _is_same(said, findings(certificates, gate=gate, limits=limits, **known).to_dict())
     except (KeyError, TypeError) as error:
         raise ValueError(f"the findings of the file cannot be read ({error!r}); was it cut?") from error
 
@@ -106,12 +107,13 @@ def _judged_text(
     file: str, page: object, certificates: Mapping[str, rb.Certificate], gate: Gate | None
 ) -> tuple[bool | None, str]:
     """Whether the text of a page is that of the page made again, `None` if this version cannot tell; in words."""
-    made_by = page.get("version") if isinstance(page, Mapping) else None
+    facts: Mapping[str, Any] = page if isinstance(page, Mapping) else {}
+    made_by = facts.get("version")
     unchecked = "NOT VERIFIED, whatever the page says: the text around the certificates was not checked: "
     if made_by != rb.__version__:
         return None, f"{unchecked}riskband {made_by or '(it does not say which)'} made it, and this is {rb.__version__}"
-    try:  # by name, as in riskband.cli.report
-        again = import_module("riskband.report.page").page_again(page, certificates, gate)
+    try:
+        again = page_again(facts, certificates, gate)
     except ImportError as error:
         return None, f"{unchecked}{error}"
     found, expected = (_LONG_NUMBER.sub(_rounded, text) for text in (Path(file).read_text(encoding="utf-8"), again))
@@ -181,7 +183,7 @@ def gate_again(certificates: Mapping[str, rb.Certificate], said: Mapping[str, An
     if not known.keys() >= set(numbers_behind(bounded)):  # what always has a certificate was left out
         return None
     gate = verdicts_on(known, requirements, delta=delta)
-    spent = sum(each.delta for each in _findings().events_of(gate.certificates))
+    spent = sum(each.delta for each in events_of(gate.certificates))
     return gate if _is_same(said, gate.to_dict()) and spent <= delta * (1.0 + 1e-9) else None
 
 
@@ -189,10 +191,6 @@ def by_number(certificates: Mapping[str, rb.Certificate]) -> dict[str, rb.Certif
     """Return certificates by the number that they bound; of two, that which verdicts are said to follow from."""
     in_order = sorted(certificates.items(), key=lambda item: item[0].startswith(REQUIRED))
     return {each.name: each for _, each in in_order}
-
-
-def _findings() -> Any:
-    return import_module("riskband.report.findings")  # by name, as in riskband.cli.report
 
 
 def _is_page(file: str) -> bool:

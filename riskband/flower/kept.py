@@ -273,7 +273,7 @@ class KeepRisks:
         ValueError
             As for `risks` and `report_page`.
         """
-        # By name: an import would make the house one floor higher (tests/house.py).
+        # By name: an import would be one more arrow of the house (tests/house.py).
         report_page = import_module("riskband.report.page").report_page
         page = report_page(self.risks(**who), delta=delta, require=require, title=title, public=public)
         Path(path).write_text(page, encoding="utf-8")

@@ -229,6 +229,11 @@ def _within_groups(assumption: str) -> str:
     return f"within each group, {assumption.replace('one meta-distribution', 'the meta-distribution')} of that group"
 
 
+def smallest_group(contamination: int) -> int:
+    """Return how many clients a group needs, of which so many may be wrong."""
+    return max(2, contamination + 1)
+
+
 def members_of_groups(groups: Groups, *, num_clients: int) -> dict[str, IntArray]:
     """Return increasing indices of the members of each group, by sorted name; ValueError as for `group_bands`."""
     if isinstance(groups, Mapping):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,24 +13,26 @@ import numpy as np
 import riskband as rb
 from riskband.certificate import USUAL_DELTA
 from riskband.functionals.functional import resolve
+from riskband.groups.group_bands import smallest_group
 from riskband.report.findings import Findings, findings
-from riskband.verification import FUNCTIONS
 from riskband.wording import exactly
 from riskband.worst_cases.requirements import (
-    WORST_SHARE,
     Requirement,
+    budgets_beside,
     certificates_of,
+    numbers_alone,
     numbers_behind,
     read_requirements,
     verdicts_on,
 )
 
-DEFAULT_BUDGETS = (0.05, 0.1, 0.2)
+DEFAULT_BUDGETS = (0.05, 0.1, 0.2)  # in chi2 a tenth of the clients may become 0.17, 0.19 and 0.23 of them
 TAILS = ("quantile:0.5", "quantile:0.9", "cvar:0.9")
 """What is read off a band that is wanted for itself, unless it was asked for."""
 
 _UNASKED = ("mean", "quantile:0.9", "cvar:0.9")  # what is bounded where no number was asked for
-_MOST_GROUPS = 50
+_CURVE = np.arange(1, 20) / 20  # risks at which a band that is only drawn stands in the file
+_MOST_GROUPS = 50  # all share one part of delta; of more, a band of each would say next to nothing
 
 
 @dataclass(frozen=True)
@@ -79,13 +82,13 @@ class Asked:
         return [name for name in dict.fromkeys(asked) if name not in self.from_both_sides]
 
     @cached_property
-    def budgets(self) -> dict[str, float | list[float]]:
-        """For each divergence the budget or budgets of its worst mean, but for those of a worst mean required."""
+    def shifts(self) -> list[dict[str, Any]]:
+        """Each divergence and the budget or budgets of its worst mean, but for those of a worst mean required."""
         left = {
-            name: [size for size in self.budget if f"worst_mean:{name}:{exactly(size)}" not in self.from_both_sides]
+            name: budgets_beside(self.from_both_sides, divergence=name, budgets=self.budget)
             for name in (() if self.has_next and not self.mean else self.divergence)
         }
-        return {name: sizes if len(sizes) > 1 else sizes[0] for name, sizes in left.items() if sizes}
+        return [{"divergence": name, "budget": each if each[1:] else each[0]} for name, each in left.items() if each]
 
     @property
     def has_next(self) -> bool:
@@ -99,9 +102,6 @@ class Asked:
         return is_usual and not self.at_once
 
 
-_CURVE = np.arange(1, 20) / 20  # risks at which a band that is only drawn stands in the file
-
-
 def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     """Return what is found: each number has an equal share of delta, and so has a band if there is one.
 
@@ -110,35 +110,29 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     """
     risks = answers.in_order_of_names() if asked.is_alone else answers  # as certificates that bet on them hold them
     is_bet_on = asked.is_alone and risks.are_as_measured  # bets need every answer as it was given
-    above, budgets, is_of_groups = asked.from_above, asked.budgets, asked.groups and _has_groups(risks)
-    off_band = [name for name in asked.from_both_sides if not is_bet_on or name.startswith(WORST_SHARE)]
-    bet_on = [name for name in asked.from_both_sides if name not in off_band]
-    is_needed = off_band or asked.band or (above and not asked.is_alone) or (budgets and not is_bet_on)
-    is_needed = is_needed or asked.at is not None
-    num_alone = len(above) * asked.is_alone + len(bet_on) + len(budgets) * is_bet_on + is_of_groups
-    shifts_of_next = (asked.divergence or (None,)) if asked.has_next else ()
-    num_alone += len(shifts_of_next)
-    part = asked.delta / (num_alone + bool(is_needed))
+    above, shifts, is_of_groups = asked.from_above, asked.shifts, asked.groups and not groups_problem(risks)
+    bet_on = numbers_alone(asked.from_both_sides) if is_bet_on else []
+    off_band = [name for name in asked.from_both_sides if name not in bet_on]
+    is_read = (above and not asked.is_alone) or (shifts and not is_bet_on) or asked.at is not None
+    is_needed = bool(off_band or asked.band or is_read)
+    num_alone = len(above) * asked.is_alone + len(bet_on) + len(shifts) * is_bet_on + is_of_groups
+    of_next = (asked.divergence or (None,)) if asked.has_next else ()
+    num_alone += len(of_next)
+    part = asked.delta / (num_alone + is_needed)
     has_both_sides = "two" in (asked.sides, asked.band) or (off_band and not is_bet_on)
     band = _band(risks, asked, delta=part, sides="two" if has_both_sides else "lower") if is_needed else None
     alone: dict[str, Any] = {"delta": part, "seed": asked.seed if risks.are_as_measured else None}
     found = {name: _above(name, risks if asked.is_alone or band is None else band, **alone) for name in above}
     found |= certificates_of(risks, bet_on, delta=part)
-    for divergence, sizes in budgets.items():
-        source, terms = (risks, alone) if is_bet_on or band is None else (band, {})
-        made = rb.worst_case_mean(source, divergence=divergence, budget=sizes, **terms)
-        found[made.name] = made
+    source, terms = (risks, alone) if is_bet_on or band is None else (band, {})
+    found |= _by_name(rb.worst_case_mean(source, **shift, **terms) for shift in shifts)
     if band is not None:
         found |= certificates_of(band, off_band, delta=None)
-        for divergence, sizes in budgets.items():
-            made = rb.worst_case_cdf(band, divergence=divergence, budget=sizes)
-            found[made.name] = made
+        found |= _by_name(rb.worst_case_cdf(band, **shift) for shift in shifts)
         found |= {name: _above(name, band, **alone) for name in TAILS if asked.band and name not in found}
         if not any(each.event == "band" for each in found.values()):  # what is drawn has its part of delta in the file
             found["curve"] = rb.survival(band, thresholds=_CURVE)
-    for shift in shifts_of_next:
-        made = _next(risks, asked, shift, delta=part)
-        found[made.name] = made
+    found |= _by_name(_next(risks, asked, divergence, delta=part) for divergence in of_next)
     if is_of_groups:
         bands = rb.group_bands(risks, risks.groups or (), delta=part)
         found["worst group"] = rb.group_certificate(bands, "worst_group", "mean")
@@ -150,6 +144,10 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
         names=risks.names,
         band=band,
     )
+
+
+def _by_name(certificates: Iterable[rb.Certificate]) -> dict[str, rb.Certificate]:
+    return {each.name: each for each in certificates}
 
 
 def _next(risks: rb.ClientRisks, asked: Asked, divergence: str | None, *, delta: float) -> rb.Certificate:
@@ -165,9 +163,7 @@ def _above(name: str, source: rb.ClientRisks | rb.Band, *, delta: float, seed: i
     kind, _, point = name.partition(":")
     own, order = (None, None) if isinstance(source, rb.Band) else (delta, seed)
     if kind == "mean":
-        return (
-            rb.mean(source) if isinstance(source, rb.Band) else FUNCTIONS["mean_bound"](source, delta=own, seed=order)
-        )
+        return rb.mean(source) if isinstance(source, rb.Band) else rb.mean_bound(source, delta=delta, seed=seed)
     if kind == "cvar":
         return rb.cvar(source, float(point), delta=own, seed=order)
     if kind == "quantile":
@@ -180,9 +176,13 @@ def read_off(band: rb.Band, name: str) -> rb.Certificate:
     return _above(name, band, delta=band.delta, seed=None)
 
 
-def _has_groups(risks: rb.ClientRisks) -> bool:
-    counts = Counter(filter(None, risks.groups or ()))
-    return 1 < len(counts) <= _MOST_GROUPS and min(counts.values()) > max(1, risks.contamination)
+def groups_problem(risks: rb.ClientRisks) -> str:
+    """Say why no groups of the clients can be bounded; "" if they can."""
+    sizes, least = Counter(filter(None, risks.groups or ())).values(), smallest_group(risks.contamination)
+    if 1 < len(sizes) <= _MOST_GROUPS and min(sizes) >= least:
+        return ""
+    rule = f"that needs 2 to {_MOST_GROUPS} groups of {least} or more clients each"
+    return f"{rule}, got {len(sizes)} groups, the smallest of {min(sizes, default=0)}"
 
 
 def _band(risks: rb.ClientRisks, asked: Asked, *, delta: float, sides: str) -> rb.Band:

@@ -23,7 +23,7 @@ from riskband.worst_cases.divergences import DIVERGENCES
 from riskband.worst_cases.requirements import Gate
 from riskband.worst_cases.reweighting import breakdown
 
-_USUAL_DIVERGENCE = "chi2"
+_USUAL_DIVERGENCE = "chi2"  # where none was asked for: in it a share of clients has a worst case in closed form
 
 
 @dataclass(frozen=True)

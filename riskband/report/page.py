@@ -36,7 +36,7 @@ STILL_PUBLIC = (
     "of them, and from a quantile the loss of one client, however many there are. To prevent that, ask for noisy "
     "answers and make the page from these."
 )
-_MOST_FOR_A_BAND = 20_000  # clients; of more, only what is in the certificates is shown
+_MOST_FOR_A_BAND = 20_000  # clients; of more only what is in the certificates is shown: 50 000 would fill the 1 MB
 _LARGEST_STORED = 700_000  # characters of JSON; a page is to stay below 1 MB
 WHOLE, PACKED = "whole", "packed"
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 KINDS = (0.01, 0.1, 0.3)  # shares of clients of which the page says what may become of them
 _NUM_BUDGETS, _NUM_PUBLIC_BUDGETS = 41, 11
 _OF_ATTACKS = " They are estimates of an attack: a movement of examples that it did not find may be worse."
-_USUAL_BUDGET = 0.25
+_USUAL_BUDGET = 0.25  # in chi2 a tenth of the clients may become a quarter of them
 
 
 class Step(NamedTuple):

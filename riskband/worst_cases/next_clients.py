@@ -35,7 +35,7 @@ _NUM_HALVINGS = 20  # of the range of local levels, whose logarithm is a few uni
 _MOST_STEPS = 3 * 10**7  # of the walk through all ranks: half a second each time
 _NEGLIGIBLE = 1e-40  # what is left out counts as failing
 _ROUNDING = 1e-9  # of delta: chances such as 1/20 often are delta, and no processor is to decide
-_LARGEST_LOGIT = 30.0  # of a share of clients
+_LARGEST_LOGIT = 30.0  # of a share of clients: 1e-13, below which no chance matters
 _NUM_POINTS, _MANY_POINTS = 2**14, 2**17  # of the integral, which is bounded from above, where a rank is looked for
 
 

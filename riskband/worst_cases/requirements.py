@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -344,6 +344,16 @@ def numbers_behind(requirements: Iterable[Requirement]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, names)))
 
 
+def numbers_alone(names: Iterable[str]) -> list[str]:
+    """Return the numbers that answers bound by themselves; worst shares are read off a band."""
+    return [name for name in names if not name.startswith(WORST_SHARE)]
+
+
+def budgets_beside(names: Collection[str], *, divergence: str, budgets: Iterable[float]) -> list[float]:
+    """Return the budgets of which no worst mean is among the numbers: what is required is certified once."""
+    return [size for size in budgets if _worst_mean_name(divergence, size) not in names]
+
+
 def certificates_of(source: Band | ClientRisks, names: Iterable[str], *, delta: float | None) -> dict[str, Certificate]:
     """Return a certificate of each number, with that delta for each if the source is answers.
 
@@ -437,8 +447,12 @@ def _worst_mean(name: object, parameters: Sequence[str]) -> Number:
         return min(robust_mean(risks, weights, divergence=f, budget=size)[0], 1.0)
 
     quantity = f"the largest mean risk over the clients of {_any_network(f, size)}"
-    called = f"{WORST_MEAN}:{f.name}:{exactly(size)}"
+    called = _worst_mean_name(f.name, size)
     return Number(called, quantity, (0.0, 1.0), above, value, plain="mean", shift=(f.name, size))
+
+
+def _worst_mean_name(divergence: str, budget: float) -> str:
+    return f"{WORST_MEAN}:{divergence}:{exactly(budget)}"
 
 
 def _worst_share(name: object, parameters: Sequence[str]) -> Number:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from riskband.certificate import ESTIMATE
+from riskband.certificate import ESTIMATE, PUBLISHED
 from riskband.report.words import capital
 from riskband.wording import rounded_down, rounded_up
 
@@ -114,7 +114,7 @@ def certificate_table(
 
 
 def _published(entry: Mapping[str, Any]) -> str:
-    return f" ({entry['method']})" if entry["method"].startswith("[RE]") else ""
+    return f" ({entry['method']})" if entry["method"].startswith(PUBLISHED) else ""
 
 
 def _points(entry: Mapping[str, Any], *, threshold: float) -> Iterator[tuple[dict[str, float], float, float]]:

@@ -6,7 +6,7 @@ when the configuration was recorded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +70,7 @@ def write_report(
         given: dict[str, Any] = {"gate": evaluation.gate, "limits": study.limits(config)}
         found = findings(result.certificates, **given, names=names, band=result.band)
     certificates = {} if found is None else found.certificates
+    required = by_file(result.required)
     for name, certificate in certificates.items():
         with folder.writing(f"{CERTIFICATE_FOLDER}/{name}.json") as path:
             certificate.save(path)
@@ -85,7 +86,7 @@ def write_report(
         "seed": config.run.seed,
         "config": part_of_a_run(config.to_run_config()),
         "hashes": dict(hashes),
-        "network": _network(evaluation),
+        "network": _network(evaluation, names),
         "secure_aggregation": None,
         "privacy": _privacy(result.risks.noise),
         "certificates": {
@@ -108,7 +109,7 @@ def write_report(
     }
     if found is not None:
         facts = _facts(evaluation, report)
-        shown = {name: each for name, each in certificates.items() if name not in by_file(result.required)}
+        shown = {name: each for name, each in certificates.items() if name not in required}
         page = rb.report_page(shown, require=evaluation.gate or (), title=config.run.scenario, facts=facts)
         with folder.writing(PAGE_FILE) as path:
             path.write_text(page, encoding="utf-8")
@@ -116,10 +117,9 @@ def write_report(
     return report
 
 
-def _network(evaluation: Evaluation) -> dict[str, Any]:
+def _network(evaluation: Evaluation, names: Sequence[str]) -> dict[str, Any]:
     config, outcome = evaluation.config, evaluation.conclusion.outcome
     risks = evaluation.conclusion.risks.values
-    names = [answer.client_id for answer in outcome.answers]
     return {
         "num_clients": config.network.num_clients,
         "num_asked": outcome.num_asked,
@@ -131,7 +131,7 @@ def _network(evaluation: Evaluation) -> dict[str, Any]:
         "largest_empirical_risk": float(risks.max()),
         # Flower's errors carry no name; where the names are known, so is who is missing.
         "clients_without_answer": None if config.known_clients is None else sorted(config.known_clients - set(names)),
-        "client_ids": names,  # in the order of the certificates' answers
+        "client_ids": list(names),  # in the order of the certificates' answers
     }
 
 

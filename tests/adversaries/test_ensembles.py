@@ -30,6 +30,23 @@ def found_by(build, net, batch, *, norm, distances, box=BOX, seed=0, **counts):
     return build(net, asked, **counts).examine(batch).flip_costs
 
 
+def check_on_a_linear_model(build, norm, **counts):
+    """What falls is what does by the closed form. Three classes, the third far below: the DLR objective needs one."""
+    model, weight, bias, x, y = problem(seed=3, num_examples=30, num_features=6, num_classes=3)
+    with torch.no_grad():
+        head = [module for module in model.modules() if isinstance(module, torch.nn.Linear)][-1]
+        head.bias[2] -= 60.0
+    bias = bias - np.array([0.0, 0.0, 60.0])
+    y = y % 2
+    exact = flip_distances(weight, bias, x, y, norm)
+    distance = float(np.median(exact[exact > 0.0]))
+    batch = batch_of(model, torch.from_numpy(x), y)
+    for share in (1.0 + 1e-4, 1.0 - 1e-4):
+        radius = distance * share
+        found = found_by(build, model, batch, norm=norm, distances=(radius,), box=None, **counts)
+        assert np.array_equal(found.numpy() <= radius, exact <= radius)
+
+
 def short_autoattack(net, asked, **counts):
     """The parts of AutoAttack in order, with a tenth of the steps."""
     apgd, targeted, fab, square = ensembles.AUTOATTACK
@@ -80,21 +97,7 @@ def test_square_comes_last_and_reaches_where_no_gradient_leads():
 @pytest.mark.parametrize("name", ["apgd-ce", "apgd-dlr"])
 @pytest.mark.parametrize("norm", ["l2", "linf", pytest.param("l1", marks=pytest.mark.slow)])
 def test_on_a_linear_model_what_stands_is_what_stands(name, norm):
-    """Three classes, the third far below: the DLR objective needs one."""
-    model, weight, bias, x, y = problem(seed=3, num_examples=30, num_features=6, num_classes=3)
-    with torch.no_grad():
-        head = [module for module in model.modules() if isinstance(module, torch.nn.Linear)][-1]
-        head.bias[2] -= 60.0
-    bias = bias - np.array([0.0, 0.0, 60.0])
-    y = y % 2
-    exact = flip_distances(weight, bias, x, y, norm)
-    distance = float(np.median(exact[exact > 0.0]))
-    batch = batch_of(model, torch.from_numpy(x), y)
-    build = builder(name)
-    for share in (1.0 + 1e-4, 1.0 - 1e-4):
-        radius = distance * share
-        found = found_by(build, model, batch, norm=norm, distances=(radius,), box=None)
-        assert np.array_equal(found.numpy() <= radius, exact <= radius)
+    check_on_a_linear_model(builder(name), norm)
 
 
 def test_autoattack_is_exact_on_a_linear_model():

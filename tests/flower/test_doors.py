@@ -21,7 +21,7 @@ ACCURACIES = [1 - (5 * k % 9) / SIZES[k] for k in range(8)]
 
 
 class Proxy(ClientProxy):
-    """A client of `flwr.server` in this process."""
+    """A client of `flwr.server` in this process, with what `ClientProxy` wants and an evaluation never calls."""
 
     def __init__(self, k, is_gone=False):
         super().__init__(f"node-{k}")

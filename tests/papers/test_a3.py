@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
 from papers.robustness import a3
 from papers.robustness.a3 import A3, A3PlusPlus
 from riskband.adversaries.attacks.witness import Witness
-from tests.adversaries.test_attacks import flip_distances
-from tests.adversaries.test_ensembles import BOX, DISTANCES, batch_of, found_by, trained_like_batch
-from tests.adversaries.test_exact import problem
+from tests.adversaries.nets import batch_of
+from tests.adversaries.test_ensembles import (
+    BOX,
+    DISTANCES,
+    check_on_a_linear_model,
+    found_by,
+    trained_like_batch,
+)
 from tests.transport import input_problem
 
 
 @pytest.mark.parametrize("kind", [A3, A3PlusPlus])
 @pytest.mark.parametrize("norm", ["l2", "linf", pytest.param("l1", marks=pytest.mark.slow)])
 def test_on_a_linear_model_what_stands_is_what_stands(kind, norm):
-    model, weight, bias, x, y = problem(seed=3, num_examples=30, num_features=6, num_classes=3)
-    with torch.no_grad():
-        head = [module for module in model.modules() if isinstance(module, torch.nn.Linear)][-1]
-        head.bias[2] -= 60.0
-    bias = bias - np.array([0.0, 0.0, 60.0])
-    y = y % 2
-    exact = flip_distances(weight, bias, x, y, norm)
-    distance = float(np.median(exact[exact > 0.0]))
-    batch = batch_of(model, torch.from_numpy(x), y)
-    for share in (1.0 + 1e-4, 1.0 - 1e-4):
-        radius = distance * share
-        found = found_by(kind, model, batch, norm=norm, distances=(radius,), box=None, num_restarts=3)
-        assert np.array_equal(found.numpy() <= radius, exact <= radius)
+    check_on_a_linear_model(kind, norm, num_restarts=3)
 
 
 @pytest.mark.parametrize("kind", [A3, A3PlusPlus])
