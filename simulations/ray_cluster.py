@@ -14,16 +14,27 @@ from dataclasses import dataclass
 from server.problems import ConfigError
 from simulations.engine import Engine
 
-_CONNECT_TIMEOUT, _PROBE_TIMEOUT = 5.0, 60.0
+_CONNECT_TIMEOUT = 5.0
+_PROBE_TIMEOUT = 120.0  # s: Ray takes up to a minute to find that a node is dead
 _REMEDY = (
     "run on a machine of the cluster (`ray start --address=HEAD:PORT` makes it one), with the same versions of Python "
     "and Ray; docs/scale.md"
 )
 # A process of its own: Ray's connection would otherwise be open in this one, with its threads and signal handlers.
+# For some seconds after a node has died Ray counts it as alive, and a client put there would never answer: wait until
+# each node that is alive can be reached. Ray writes news of nodes to standard output too; ours is the line in braces.
 _PROBE = """
-import json, sys, ray
+import json, socket, sys, time, ray
 ray.init(address=sys.argv[1], log_to_driver=False, configure_logging=False)
-nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+def is_reached(node):
+    try:
+        socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), timeout=5).close()
+    except OSError:
+        return False
+    return True
+while not all(map(is_reached, nodes := [node for node in ray.nodes() if node["Alive"]])):
+    time.sleep(0.5)
+nodes = [node["Resources"] for node in nodes]
 print(json.dumps({"address": ray.get_runtime_context().gcs_address, "nodes": nodes}))
 """
 
@@ -63,10 +74,10 @@ def reached_cluster(address: str) -> RayCluster:
     try:
         command = [sys.executable, "-c", _PROBE, address]
         probe = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT)
-        found = json.loads(probe.stdout.splitlines()[-1])
+        found = json.loads(next(line for line in probe.stdout.splitlines() if line.startswith("{")))
     except subprocess.TimeoutExpired:
         raise _unreachable(address, f"no answer in {_PROBE_TIMEOUT:.0f} s") from None
-    except (LookupError, ValueError):
+    except (StopIteration, ValueError):
         raise _unreachable(address, (probe.stderr.strip().splitlines() or ["no reason"])[-1]) from None
     return RayCluster(address=found["address"], nodes=tuple(found["nodes"]))
 

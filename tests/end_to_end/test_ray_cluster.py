@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from simulations.ray_cluster import reached_cluster
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at processes through /proc"),
@@ -94,6 +96,14 @@ def wait_for_answers(ledger: Path, *, process: subprocess.Popen[str], num_answer
     while not (ledger.exists() and ledger.read_text().count("\n") > num_answers):
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.1)
+
+
+def test_a_node_that_has_just_died_is_not_counted(cluster: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    assert len(reached_cluster(cluster.address).nodes) == 2
+    cluster.kill_one()  # Ray itself says for some seconds that both are alive
+    assert len(reached_cluster(cluster.address).nodes) == 1
 
 
 def test_clients_run_on_all_nodes_and_the_death_of_one_fails_the_run_which_is_resumed(
