@@ -244,7 +244,11 @@ def who_answered(answers: Mapping[str, Any]) -> dict[str, str]:
 
 def num_clients_of(answers: Mapping[str, Any]) -> int:
     """Return how many clients answered, from the answers in a recipe; 0 if they do not say."""
-    return int(np.sum(np.atleast_2d(answers["counts"])[0])) if "counts" in answers else len(answers.get("values", ()))
+    return (
+        int(np.sum(np.atleast_2d(answers["counts"])[0]))
+        if "counts" in answers
+        else len(answers.get("values", answers.get("new", ())))
+    )
 
 
 def group_rows(certificate: Certificate) -> tuple[tuple[str, str, str, str], ...]:
