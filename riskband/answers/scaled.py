@@ -385,3 +385,13 @@ class ClientScores(ScaledAnswers):
     def mirrored(self) -> ClientScores:
         """The same scores, with the other end as the bad one."""
         return ClientScores(**{**self.to_dict(), "higher_is_better": not self.higher_is_better})
+
+
+def is_scaled(answers: Mapping[str, Any]) -> bool:
+    """Return whether stored answers are changes or scores."""
+    return "higher_is_better" in answers or "old" in answers
+
+
+def rebuilt(answers: Mapping[str, Any]) -> ScaledAnswers:
+    """Return changes or scores as `to_dict` stored them."""
+    return ClientScores(**answers) if "higher_is_better" in answers else ClientChanges(**answers)
