@@ -247,7 +247,7 @@ def _beyond(
     if isinstance(answers, ClientChanges):
         return values >= -threshold if is_mirrored else values > threshold
     is_low = answers.scale.is_higher_better != is_mirrored
-    return (values <= threshold if is_low else values >= threshold) != is_mirrored
+    return np.asarray((values <= threshold if is_low else values >= threshold) != is_mirrored)
 
 
 def assumptions_of(answers: ScaledAnswers) -> tuple[str, ...]:
