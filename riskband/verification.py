@@ -69,7 +69,7 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
 }
 """The functions that make certificates, by the name in the recipe."""
 
-_BOUNDED_BY_ONE = ("mean", "cvar", "quantile", "share", "worst_mean", "worst_share", "next")
+_BOUNDED_BY_ONE = ("mean", "example_mean", "cvar", "quantile", "share", "worst_mean", "worst_share", "next")
 _LARGEST_TRIED = 4_096  # clients
 
 _COMPUTED = ("value", "lower", "details")

@@ -23,7 +23,6 @@ from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS
 from riskband.answers.scaled import RISK, Scale, ScaledAnswers, is_scaled, rebuilt
 from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate
 from riskband.checks import FloatArray
-from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import resolve
 from riskband.wording import (
     CHOSEN_BEFORE,
@@ -157,8 +156,9 @@ def measured(name: str, answers: Mapping[str, Any], members: Sequence[int] | Non
     values = values[:, 0] if "radii" in answers else values  # without a movement
     if values.ndim != 1 or not values.size or answers.get("noise"):
         return NOTHING
+    some, sizes = slice(None) if members is None else members, np.asarray(answers["num_examples"])
     try:
-        return f"{resolve(name).value(RiskDistribution.of_values(values if members is None else values[members])):.4f}"
+        return f"{resolve(name).measured(values[some], sizes[some]):.4f}"
     except ValueError:  # a worst case is nothing that clients measure
         return NOTHING
 

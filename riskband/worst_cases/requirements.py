@@ -63,6 +63,7 @@ class Number(NamedTuple):
     plain: str = ""  # of a worst case, the number without a shift, which bounds it from below
     threshold: float | None = None  # the risk from which on a share counts clients
     shift: tuple[str, float] | None = None  # name of the divergence and the budget, within which any network may be
+    counts_examples: bool = False  # as of a `Functional`
 
 
 @dataclass(frozen=True)
@@ -445,7 +446,8 @@ def _number(name: object) -> Number:
     def certificate(source: Band | ClientRisks, delta: float | None) -> Certificate:
         return dispersion_certificate(source, chosen.name, delta=delta)
 
-    return Number(chosen.name, quantity, chosen.range, certificate, chosen.value, threshold=threshold)
+    of = (chosen.name, quantity, chosen.range, certificate, chosen.value)
+    return Number(*of, threshold=threshold, counts_examples=chosen.counts_examples)
 
 
 def _scaled(name: object) -> Number:
