@@ -278,6 +278,11 @@ class ClientChanges(ScaledAnswers):
         return self.num_worse - np.rint(self.values * self.num_examples).astype(np.int64)
 
     @property
+    def has_levels(self) -> bool:
+        """Whether `old` and `new` say more than the changes: not if both models seem right wherever they agree."""
+        return self.num_better is None or not np.array_equal(self.num_better, np.rint(self.old * self.num_examples))
+
+    @property
     def mirrored(self) -> ClientChanges:
         """The changes from the new to the old model."""
         return ClientChanges(**{**self.to_dict(), "old": self.new, "new": self.old, "num_worse": self.num_better})

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import riskband as rb
+from riskband.answers.scaled import is_scaled
 from riskband.cli.verify import by_number, gate_again, read_document
 from riskband.report import words
 from riskband.report.findings import findings
@@ -22,6 +23,7 @@ from riskband.worst_cases.requirements import (
     numbers_behind,
     verdicts_on,
 )
+from riskband.worst_cases.scaled import CHANGES, SCORES, ScaledNumber
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "what is said of the evaluation: model=…, data=…, date=…, author=…; in place of what the file says"
     parser.add_argument("--about", metavar="KEY=VALUE", nargs="+", action="extend", default=[], help=about)
     parser.add_argument(
-        "--public", action="store_true", help="without the clients' losses; such a page cannot be computed again"
+        "--public", action="store_true", help="without what clients measured; such a page cannot be computed again"
     )
     parser.add_argument("--json", action="store_true", help="print what the page says as JSON, and nothing else")
 
@@ -67,9 +69,9 @@ def run(options: argparse.Namespace) -> int:
         verdicts = None if gate is None else gate.to_dict()
         print(json.dumps({"page": str(out), "public": options.public, "statements": said, "gate": verdicts}, indent=1))
     else:
-        holds = "it holds the losses of all clients; --public leaves them out"
+        holds = "it holds what each client measured; --public leaves it out"
         if options.public:
-            holds = "without the clients' losses; exact bounds, quantiles above all, may still tell some of them"
+            holds = "without what each client measured; exact bounds, quantiles above all, may still tell some of it"
         print(f"report: {options.out} ({holds})", *([] if gate is None else [gate]), sep="\n")
     return 0
 
@@ -120,10 +122,13 @@ def _gate(
     band = found.band
     known = by_number(certificates)
     missing = [name for name in numbers_behind(asked) if name not in known]
+    command = "compare" if "old" in found.answers else "certify"
+    for name in missing if is_scaled(found.answers) else ():
+        ScaledNumber.of(name, CHANGES if command == "compare" else SCORES)  # one of risks has another remedy
     if missing and (band is None or band.sides != "two"):
         raise ValueError(
             f"the files hold no certificate of {' and '.join(missing)}, and no band with both sides to read it off; "
-            "ask for it when the certificates are made: riskband certify --require"
+            f"ask for it when the certificates are made: riskband {command} --require"
         )
     read = {} if band is None else certificates_of(band, missing, delta=None)
     return verdicts_on(known | read, asked, delta=found.delta)

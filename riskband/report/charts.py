@@ -6,7 +6,7 @@ Matplotlib's SVG has its colours written in, which a dark page or a printed one 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +17,7 @@ from riskband.wording import rounded_down, rounded_up
 WIDTH, HEIGHT = 680, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 12, 46
 _MOST_TICKS = 7
+_HALF_HEAD = 3  # pixels: half the width of an arrow's head
 _MOST_POINTS = 400  # of a curve: steps narrower than a pixel are one
 
 
@@ -44,6 +45,7 @@ class Chart:
     # the points alone.
     steps: str = ""
     top: float = 1.0  # where the y axis ends
+    bottom: float = 0.0  # and begins
 
     @property
     def view_box(self) -> str:
@@ -63,7 +65,7 @@ class Chart:
     @property
     def y_ticks(self) -> list[tuple[float, str]]:
         """Places and texts beside the axis."""
-        return [(self._up(at), f"{at:g}") for at in _round_numbers(0.0, self.top)]
+        return [(self._up(at), f"{at:g}") for at in _round_numbers(self.bottom, self.top)]
 
     def path(self, curve: Curve) -> str:
         """Return the line of a curve, or the outline of an area, as the `d` of a path."""
@@ -78,14 +80,16 @@ class Chart:
 
     def data(self) -> dict[str, Any]:
         """Return what the page's script reads: points, the bounds there in words, rounded safely, and the frame."""
-        rows = [[_said(curve, index) for curve in self.curves] for index in range(self.x.size)]
         return {
             "x": self.x.tolist(),  # all digits: the bounds are those at these points
-            "rows": rows,
+            "rows": [self._said_at(index) for index in range(self.x.size)],
             "x_label": self.x_label,
             "steps": self.steps,
             "frame": self.frame,
         }
+
+    def _said_at(self, index: int) -> list[str]:
+        return [_said(curve, index) for curve in self.curves]
 
     def _points(self, values: np.ndarray[Any, Any]) -> list[tuple[float, float]]:
         places = [(self._across(x), self._up(y)) for x, y in zip(self.x.tolist(), values.tolist(), strict=True)]
@@ -101,7 +105,35 @@ class Chart:
         return float(_LEFT + (x - low) / ((high - low) or 1.0) * (WIDTH - _LEFT - _RIGHT))
 
     def _up(self, y: float) -> float:
-        return float(HEIGHT - _BOTTOM - min(max(y / self.top, 0.0), 1.0) * (HEIGHT - _TOP - _BOTTOM))
+        return float(
+            HEIGHT
+            - _BOTTOM
+            - min(max((y - self.bottom) / (self.top - self.bottom), 0.0), 1.0) * (HEIGHT - _TOP - _BOTTOM)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Arrows(Chart):
+    """Clients beside each other, each an arrow from one number to another, or a bar where both are one."""
+
+    start: np.ndarray[Any, Any] = field(default_factory=lambda: np.empty(0))  # shape (num_points,), where arrows begin
+    words: tuple[str, ...] = ()  # what is said of each client
+
+    def path(self, curve: Curve) -> str:
+        """Return the arrows that end at a curve; NaN is none."""
+        parts = []
+        for x, start, end in zip(self.x.tolist(), self.start.tolist(), curve.y.tolist(), strict=True):
+            if start == end:
+                parts.append(f"M{self._across(x) - _HALF_HEAD:.1f} {self._up(end):.1f}h{2 * _HALF_HEAD}")
+            elif end == end:  # no NaN
+                back = _HALF_HEAD if end > start else -_HALF_HEAD  # an SVG's y axis points downwards
+                tip = f"{self._across(x):.1f} {self._up(end):.1f}"
+                line = f"M{self._across(x):.1f} {self._up(start):.1f}L{tip}"
+                parts.append(f"{line}l-{_HALF_HEAD} {back}M{tip}l{_HALF_HEAD} {back}")
+        return "".join(parts)
+
+    def _said_at(self, index: int) -> list[str]:
+        return [self.words[index]]
 
 
 def _round_numbers(low: float, high: float) -> list[float]:

@@ -16,7 +16,7 @@ PAGE = r"""<!doctype html>
 <meta name="generator" content="riskband {{ version }}">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src '{{ style_hash }}'; script-src '{{ script_hash }}'; base-uri 'none'; form-action 'none'">
 <meta name="color-scheme" content="light dark">
-<title>{{ view.title }} – risk report</title>
+<title>{{ view.title }} – {{ view.subject.kind }}</title>
 <style>{{ style|safe }}</style>
 </head>
 <body>
@@ -76,7 +76,7 @@ PAGE = r"""<!doctype html>
 {% macro label(text) %}<span class="label{{ ' estimate' if text == 'ESTIMATE' }}">{{ text }}</span>{% endmacro %}
 <a class="skip" href="#answer">Skip to the answer</a>
 <header>
-<p class="kind">Risk report{% if view.is_public %} · public version, without the clients’ losses{% endif %}</p>
+<p class="kind">{{ view.subject.kind }}{% if view.is_public %} · public version, without what each client measured{% endif %}</p>
 <h1>{{ view.title }}</h1>
 {{ terms(view.about) }}
 {% if view.unsaid %}<p class="note">Not stated: {{ view.unsaid|join(', ') }}.</p>{% endif %}
@@ -91,7 +91,7 @@ PAGE = r"""<!doctype html>
 <p class="sentence">{{ view.sentence }} {{ label(view.label) }}</p>
 {% if not view.is_public %}<p>{{ view.measured }}</p>{% endif %}
 <p class="note">{{ view.together }}</p>
-<p>A <i>risk</i> is the mean loss of the model on one client, from 0 (no error) to 1.{% if view.has_measured %} A <i>measured risk</i> is that mean over a client’s own test examples; its true risk may be higher or lower.{% endif %}</p>
+<p>{{ view.subject.number }}{% if view.has_measured %} A <i>measured risk</i> is that mean over a client’s own test examples; its true risk may be higher or lower.{% endif %}</p>
 {% if view.gate %}
 {% call table('What was required.' ~ (' With probability at least ' ~ view.sure ~ ' no verdict is a wrong PASS or a wrong FAIL.' if view.light.word != 'ESTIMATE ONLY' else ''), ['Requirement', 'Verdict', measured_head, 'Why']) %}
 {% for each, known in view.verdicts %}
@@ -99,7 +99,7 @@ PAGE = r"""<!doctype html>
 {% endfor %}
 {% endcall %}
 {% else %}
-<p>No requirement was set, so this page has no verdict. State one before the next evaluation, for example <code>--require "mean&lt;=0.2"</code>.</p>
+<p>No requirement was set, so this page has no verdict. State one before the next evaluation, for example <code>--require "{{ view.subject.example }}"</code>.</p>
 {% endif %}
 </section>
 <section id="who" aria-labelledby="h2">
@@ -110,9 +110,9 @@ PAGE = r"""<!doctype html>
 <details>
 <summary>What each client measured{% if view.num_unlisted %} (the worst {{ view.clients|length }}; {{ view.num_unlisted }} more are in the certificates){% endif %}</summary>
 {% set grouped = view.clients|selectattr('group')|list %}
-{% call table('Measured on each client’s own examples: not a bound, and not certified.', ['Client', 'Group' if grouped else '', 'Mean loss', 'Examples']) %}
+{% call table('Measured on each client’s own examples: not a bound, and not certified.', ['Client', 'Group' if grouped else ''] + view.clients[0].numbers|list) %}
 {% for each in view.clients %}
-<tr><th scope="row">{{ each.name }}</th>{% if grouped %}{{ cell('Group', each.group) }}{% endif %}{{ cell('Mean loss', each.loss, 'number') }}{{ cell('Examples', each.num_examples, 'number') }}</tr>
+<tr><th scope="row">{{ each.name }}</th>{% if grouped %}{{ cell('Group', each.group) }}{% endif %}{% for head, text in each.numbers.items() %}{{ cell(head, text, 'number') }}{% endfor %}</tr>
 {% endfor %}
 {% endcall %}
 </details>
@@ -163,6 +163,9 @@ PAGE = r"""<!doctype html>
 <p>{{ 'Where the required limits break is not shown here.' if view.gate else 'If a limit was set, section 4 says how far it is kept.' if shift.kind == 'cost' else 'No limit was set, so there is no budget at which one is exceeded.' }} Read off the table what you could bear.</p>
 {% endfor %}
 {% if shift.together %}<p class="note">{{ shift.together }}</p>{% endif %}
+{% elif view.shifted %}
+<p>Tomorrow’s clients need not be like those measured: some kinds may become more frequent. The <i>budget</i> says how far.</p>
+{{ numbers(view.shifted, 'Clients unlike those measured.') }}
 {% else %}
 <p>Nothing here is certified of clients that differ from those measured: the bounds hold for clients like these.</p>
 {% endif %}
@@ -185,6 +188,7 @@ PAGE = r"""<!doctype html>
 {% for figure in view.charts %}
 {{ chart(figure, 'chart-' ~ loop.index) }}
 {% endfor %}
+{% for line in view.harm %}<p>{{ line }}</p>{% endfor %}
 {% if view.carriers %}<p>{{ view.carriers }}</p>{% endif %}
 {% for line in view.notes %}<p>{{ line }}</p>{% endfor %}
 {% if not (view.rows or view.groups or view.others or view.charts or view.notes) %}

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import riskband as rb
 from riskband.answers.adversarial import AdversarialAnswers
 from riskband.answers.risks import ClientRisks
+from riskband.answers.scaled import ScaledAnswers, is_scaled
 from riskband.checks import check_delta, check_flag, check_installed, check_kind
 from riskband.report.asked import Asked, certified
-from riskband.report.findings import findings
+from riskband.report.compared import certified_on_scale
+from riskband.report.findings import Findings, findings
 from riskband.report.markup import PAGE, SCRIPT, STYLE
 from riskband.report.view import RunFacts, view_of
 from riskband.report.words import num_clients_of
@@ -29,20 +31,20 @@ if TYPE_CHECKING:
     from riskband.certificate import Certificate
 
 PUBLIC_SCHEMA, PACKED_SCHEMA = "riskband.public/1", "riskband.packed/1"
-NOT_RECOMPUTABLE = "the clients' losses were left out of this page, so nothing on it can be computed again"
+NOT_RECOMPUTABLE = "what each client measured was left out of this page, so nothing on it can be computed again"
 STILL_PUBLIC = (
     "It still has the names, sizes and intervals of groups, and the smallest and the largest number of examples of a "
-    "client. Anyone who knows the formulas can work out losses from exact bounds: with a handful of clients from any "
-    "of them, and from a quantile the loss of one client, however many there are. To prevent that, ask for noisy "
-    "answers and make the page from these."
+    "client, where there are any. Anyone who knows the formulas can work out what clients measured from exact bounds: "
+    "with a handful of clients from any of them, and from a quantile that of one client, however many there are."
 )
+NOISY = "To prevent that, ask for noisy answers and make the page from these."  # changes and scores take no noise
 _MOST_FOR_A_BAND = 20_000  # clients; of more only what is in the certificates is shown: 50 000 would fill the 1 MB
 _LARGEST_STORED = 700_000  # characters of JSON; a page is to stay below 1 MB
 WHOLE, PACKED = "whole", "packed"
 
 
 def report_page(
-    source: ClientRisks | Certificate | Mapping[str, Certificate],
+    source: ClientRisks | ScaledAnswers | Findings | Certificate | Mapping[str, Certificate],
     *,
     delta: float | None = None,
     require: str | Sequence[str] | Gate = (),
@@ -54,12 +56,12 @@ def report_page(
 
     Parameters
     ----------
-    source : ClientRisks, Certificate or mapping of str to Certificate
-        Answers, or certificates of one evaluation, the first of which is the sentence at the top. The page has the
-        names and groups of clients, where the answers have them.
+    source : ClientRisks, ClientChanges, ClientScores, Findings, Certificate or mapping of str to Certificate
+        Answers, what `compare` found, or certificates of one evaluation, the first of which is the sentence at the top.
+        The page has the names and groups of clients, where the answers have them.
     delta : float, optional
         With answers: probability that anything on the page fails, in (0, 1): the numbers that are required, or the
-        mean, a band and the groups share it equally.
+        mean, and of risks a band and the groups, share it equally.
     require : str, sequence of str or Gate
         Requirements such as "mean<=0.2", fixed before any answer was seen; with certificates the `Gate` of them.
         Without any the page has no verdict.
@@ -140,7 +142,7 @@ def _rendered(
         signed=signed,
         holds=holds,
         withheld=NOT_RECOMPUTABLE,
-        still_public=STILL_PUBLIC,
+        still_public=STILL_PUBLIC if is_scaled(found.answers) else f"{STILL_PUBLIC} {NOISY}",
         version=rb.__version__,
         style=style,
         script=SCRIPT,
@@ -166,17 +168,22 @@ def page_again(page: Mapping[str, Any], stored: Mapping[str, Certificate], gate:
 
 
 def _given(
-    source: ClientRisks | Certificate | Mapping[str, Certificate],
+    source: ClientRisks | ScaledAnswers | Findings | Certificate | Mapping[str, Certificate],
     delta: float | None,
     require: str | Sequence[str] | Gate,
 ) -> tuple[dict[str, Certificate], Gate | None]:
     """The certificates of a page, and its verdicts."""
-    if isinstance(source, ClientRisks):
+    if isinstance(source, Findings) and not require:
+        source, require = source.certificates, source.gate or ()
+    if isinstance(source, (ClientRisks, ScaledAnswers)):
         if isinstance(require, Gate):
             raise ValueError("with answers, require must be requirements, got their Gate; give its requirements")
         if delta is None:
             raise ValueError("with answers, delta must be given: the probability that a bound fails; 0.05 is usual")
         required = tuple(read_requirements(require or ()))
+        if isinstance(source, ScaledAnswers):
+            found = certified_on_scale(source, delta=delta, require=required)
+            return dict(found.certificates), found.gate
         wanted = "two" if source.num_clients <= _MOST_FOR_A_BAND else ""
         asked = Asked(check_delta(delta), mean=not required, require=required, band=wanted, groups=True)
         found = certified(source, asked)
@@ -184,7 +191,7 @@ def _given(
     if delta is not None or not (isinstance(require, Gate) or not require):
         raise ValueError("delta and requirements are for answers; certificates have a delta, and take require=Gate")
     given = dict(source) if isinstance(source, Mapping) else {"certificate": source}
-    remedy = "or ClientRisks with a delta, or a mapping of certificates by name"
+    remedy = "or answers with a delta, what compare found of one new model, or a mapping of certificates by name"
     for each in given.values():
         check_kind("source", each, rb.Certificate, remedy=remedy)
     return given, require if isinstance(require, Gate) else None
@@ -214,9 +221,10 @@ def _check_one_evaluation(answers_of: Mapping[str, Mapping[str, Any]]) -> None:
 
 def _rows(answers: Mapping[str, Any]) -> dict[str, Any]:
     """Plain answers regardless of the order of the clients, in which bets may have put them; others as they are."""
-    values, sizes = answers.get("values", []), answers.get("num_examples")
-    rows = sorted(zip(values, sizes, strict=True)) if isinstance(sizes, list) else values
-    return {**answers, "values": rows, "num_examples": None}
+    values, sizes = answers.get("values"), answers.get("num_examples")
+    if values is None or not isinstance(sizes, list):
+        return dict(answers)
+    return {**answers, "values": sorted(zip(values, sizes, strict=True)), "num_examples": None}
 
 
 def _answers(certificate: Certificate) -> dict[str, Any]:

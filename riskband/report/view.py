@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from riskband.answers.scaled import ClientChanges, ScaledAnswers, is_scaled, rebuilt
+from riskband.checks import FloatArray, IntArray
 from riskband.report.asked import TAILS, read_off
-from riskband.report.charts import Chart, Curve, thinned
+from riskband.report.charts import Arrows, Chart, Curve, thinned
 from riskband.report.findings import is_measured
 from riskband.report.shifts import cost_shift, divergence_shift
 from riskband.report.words import (
@@ -23,19 +25,24 @@ from riskband.report.words import (
     USUAL_ABOUT,
     WHO_ANSWERED,
     about_measured,
+    about_these,
     attack,
+    bound_in_words,
     capital,
     group_rows,
+    harm,
     measured,
     num_clients_of,
     percent,
     question,
     rows_of_next,
     said_once,
+    sentence,
+    subject_of,
     who_answered,
 )
 from riskband.verification import why_it_says_nothing
-from riskband.wording import TRAINERS_ANSWERED, confidence, exactly, rounded_down, rounded_up, short_delta
+from riskband.wording import TRAINERS_ANSWERED, confidence, exactly, rounded_down, short_delta
 from riskband.worst_cases.divergences import resolve_divergence
 from riskband.worst_cases.requirements import FAIL, PASS
 
@@ -59,6 +66,7 @@ _TAILS = dict(
     )
 )
 _HOLDS = {"groups": "with those of the same groups", "band": "with all of its band", "own": "by itself"}
+_MOST_ARROWS = 150  # of one chart: more would touch
 _MOST_CLIENTS_LISTED = 1_000  # those with the largest losses; a row is 130 bytes of a page of 1 MB
 
 
@@ -101,8 +109,7 @@ class Client(NamedTuple):
 
     name: str
     group: str
-    loss: str
-    num_examples: int
+    numbers: dict[str, str]  # by the head of their column
 
 
 def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = False) -> dict[str, Any]:
@@ -110,22 +117,25 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
     certificates, band, gate = found.certificates, found.band, found.gate
     threshold = _threshold(found) if facts.threshold is None else facts.threshold
     main = next(iter(certificates.values()))
-    answered = who_answered(found.answers)
+    answered, light = who_answered(found.answers), _light(gate, found.answered_by)
     made: dict[str, Certificate] = {}
+    scaled = rebuilt(found.answers) if is_scaled(found.answers) else None
     shifts = cost_shift(certificates)
-    if not shifts:
+    if not (shifts or scaled):  # those are of risks; a worst change or score stands among the certificates
         shifts, made = divergence_shift(found, threshold=threshold, public=public)
-    rows, tails, shown = _tails(found, threshold)
+    rows, tails, shown = ((), {}, set()) if scaled else _tails(found, threshold)
     made |= tails
     verdicts = () if gate is None else gate.verdicts
-    others = (e for e in certificates.values() if not (e.axes or e is main or e.name in shown))
+    shifted = [e for e in certificates.values() if scaled and _is_of_shifts(e)]
+    others = [e for e in certificates.values() if not (e in shifted or e is main or e.name in shown)]
     everything = {**certificates, **{_unused(name, certificates): each for name, each in made.items()}}
     assuming = (*everything.values(), *filter(None, (gate,)))
     return {
         "title": title,
         "is_public": public,
-        "light": _light(gate, found.answered_by),
-        "sentence": capital(main.statement),
+        "subject": subject_of(found.answers),
+        "light": light._replace(reason=about_these(light.reason, found.answers)),
+        "sentence": capital(sentence(main)),
         "label": LABELS[main.validity],
         "together": f"{capital(found.statement)}.",
         "measured": _measured_first(main, found),
@@ -137,22 +147,21 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
         "verdicts": [(each, measured(each.requirement.number.name, found.answers)) for each in verdicts],
         "sure": "" if gate is None else confidence(gate.delta),
         "who": {**facts.who, **{what: said for what, said in answered.items() if what not in facts.who}},
-        "answered_by": WHO_ANSWERED[found.answered_by],
-        "clients": () if public else tuple(_clients(found)),
+        "answered_by": about_these(WHO_ANSWERED[found.answered_by], found.answers),
+        "clients": () if public else tuple(_clients(found, scaled)),
         "num_unlisted": 0 if public else max(0, num_clients_of(found.answers) - _MOST_CLIENTS_LISTED),
         "shifts": shifts,
         "rows": rows,
-        "others": (
-            *(_row(each, found) for each in others),
-            *(row for each in certificates.values() if not public for row in _rows_of_next(each)),  # losses of clients
-        ),
+        "shifted": [row for each in shifted for row in _rows(each, found, public=public)],
+        "others": [row for each in others for row in _rows(each, found, public=public)],
         "groups": next(filter(None, map(group_rows, certificates.values())), ()),
-        "carriers": "" if public else _carriers(found, everything),
-        "charts": tuple(_charts(certificates, band, public=public)),
+        "carriers": "" if public else _carriers(found, everything, scaled),
+        "charts": tuple(_charts(found, scaled, public=public)),
+        "harm": [line for line in map(harm, certificates.values()) if line],
         "notes": [line for line in map(capital, facts.notes) if line != capital(main.statement)],
         "premise": _premise(everything.values()),
-        "questions": _questions(said_once(assuming, delta=found.delta), facts.answered),
-        "limits": LIMITS,
+        "questions": _questions(said_once(assuming, delta=found.delta), facts.answered, found.answers),
+        "limits": [about_these(line, found.answers) for line in LIMITS],
         "hashes": facts.hashes,
         "certificates": everything,
         "holds": {name: _HOLDS[each.event] for name, each in everything.items()},
@@ -190,15 +199,25 @@ def _threshold(found: Findings) -> float | None:
     return next((point for point in (*points, *(at for _, at in found.limits)) if point is not None), None)
 
 
-def _clients(found: Findings) -> Iterator[Client]:
-    """One line for each client with a plain loss, the worst first."""
-    values = np.asarray(found.answers.get("values", ()))
-    if values.ndim != 1 or "num_examples" not in found.answers:
+def _clients(found: Findings, scaled: ScaledAnswers | None) -> Iterator[Client]:
+    """One line for each client with numbers of its own, the worst first."""
+    values = np.asarray(found.answers.get("values", ())) if scaled is None else scaled.values
+    if values.ndim != 1 or not (scaled or "num_examples" in found.answers):
         return
+    columns: dict[str, Any] = {"Mean loss" if scaled is None else capital(scaled.scale.noun): values}
+    if isinstance(scaled, ClientChanges):
+        columns = {"Old loss": scaled.old, "New loss": scaled.new} if scaled.has_levels else {}
+        columns |= {"Change": values, "Got worse": scaled.num_worse, "Got better": scaled.num_better}
+    columns["Examples"] = found.answers.get("num_examples")
+    known = {head: np.broadcast_to(each, values.shape) for head, each in columns.items() if each is not None}
     groups = found.answers.get("groups")
-    for index in np.argsort(-values, kind="stable")[:_MOST_CLIENTS_LISTED].tolist():
-        size = int(np.broadcast_to(found.answers["num_examples"], values.shape)[index])
-        yield Client(found.called(index), (groups[index] or "") if groups else "", f"{values[index]:.4f}", size)
+    for index in _worst_first(values, scaled)[:_MOST_CLIENTS_LISTED].tolist():
+        numbers = {head: f"{n[index]:.4f}" if n.dtype.kind == "f" else f"{n[index]}" for head, n in known.items()}
+        yield Client(found.called(index), (groups[index] or "") if groups else "", numbers)
+
+
+def _worst_first(values: FloatArray, scaled: ScaledAnswers | None) -> IntArray:
+    return np.argsort(-(values if scaled is None else scaled.scale.to_unit(values)), kind="stable")
 
 
 def _tails(found: Findings, threshold: float | None) -> tuple[tuple[Row, ...], dict[str, Certificate], set[str]]:
@@ -224,15 +243,27 @@ def _tails(found: Findings, threshold: float | None) -> tuple[tuple[Row, ...], d
 
 def _measured_first(main: Certificate, found: Findings) -> str:
     """What was measured of the number at the top, or else of the mean, which it is a worst case of."""
-    own, mean = measured(main.name, found.answers), measured("mean", found.answers)
-    said = own if own != NOTHING or mean == NOTHING else f"{mean}, the mean risk without any change"
+    mean_name = "change" if "old" in found.answers else "score" if is_scaled(found.answers) else "mean"
+    own, mean = measured(main.name, found.answers), measured(mean_name, found.answers)
+    whose = f"their mean {mean_name}" if is_scaled(found.answers) else "the mean risk without any change"
+    said = own if own != NOTHING or mean == NOTHING else f"{mean}, {whose}"
     return f"Measured on the clients that answered: {said}."
 
 
+def _is_of_shifts(certificate: Certificate) -> bool:
+    return certificate.kind.startswith("worst_") or certificate.recipe["arguments"].get("divergence") is not None
+
+
+def _rows(certificate: Certificate, found: Findings, *, public: bool) -> list[Row]:
+    """Rows on a number, or on the next clients, whose bounds are losses of clients."""
+    if not certificate.axes:
+        return [_row(certificate, found)]
+    return [] if public else list(_rows_of_next(certificate))
+
+
 def _row(certificate: Certificate, found: Findings) -> Row:
-    nothing = why_it_says_nothing(certificate)
-    upper, lower = rounded_up(np.asarray(certificate.value).item()), certificate.lower
-    bound = f"at most {upper}" if lower is None else f"{rounded_down(np.asarray(lower).item())} to {upper}"
+    nothing, lower = why_it_says_nothing(certificate), certificate.lower
+    bound = bound_in_words(certificate)
     if nothing is not None:
         bound = "not bounded by these answers" if lower is None else f"at least {rounded_down(lower)}"
     known = measured(certificate.name, found.answers)
@@ -244,10 +275,25 @@ def _rows_of_next(certificate: Certificate) -> Iterator[Row]:
     for budget, above, most in rows_of_next(certificate):
         shift = f", budget {budget} in {resolve_divergence(of['divergence']).title}" if budget else ""
         yield Row(f"Of the next clients, those that {above}{shift}", most, "–", LABELS[certificate.validity])
+    if certificate.kind == "next" and set(certificate.axes) == {"budget"}:  # of one next client
+        for n, budget in enumerate(certificate.axes["budget"].tolist()):
+            ends = (None if each is None else np.asarray(each)[n] for each in (certificate.lower, certificate.value))
+            one = replace(certificate, axes={}, **dict(zip(("lower", "value"), ends, strict=True)))
+            said = capital(f"{certificate.quantity}, budget {exactly(budget)}")
+            yield Row(said, bound_in_words(one), "–", LABELS[certificate.validity])
 
 
-def _carriers(found: Findings, certificates: Certificates) -> str:
-    """Which clients carry most of the worst case, and how much it weighs them."""
+def _who_gets_worse(found: Findings, changes: ClientChanges) -> str:
+    """Who gets worse among those that were measured."""
+    worse = [k for k in _worst_first(changes.values, changes).tolist() if changes.values[k] > 0.0]
+    most = ", ".join(f"{found.called(k)} ({changes.values[k]:+.4f})" for k in worse[:5])
+    return f"Measured worse: {len(worse)} of {changes.num_clients} clients{', most of all ' if most else ''}{most}."
+
+
+def _carriers(found: Findings, certificates: Certificates, scaled: ScaledAnswers | None) -> str:
+    """Which clients carry most of the worst case, and how much it weighs them; of changes, who gets worse."""
+    if isinstance(scaled, ClientChanges):
+        return _who_gets_worse(found, scaled)
     weighed = [c for c in certificates.values() if "client_weights" in c.details and "values" in c.recipe["answers"]]
     if not weighed:
         return ""
@@ -264,13 +310,19 @@ def _carriers(found: Findings, certificates: Certificates) -> str:
     )
 
 
-def _charts(certificates: Certificates, band: Band | None, *, public: bool) -> Iterator[Chart]:
-    """The band, and what is bounded from both sides along one axis; nothing in public, since bands show the losses."""
+def _charts(found: Findings, scaled: ScaledAnswers | None, *, public: bool) -> Iterator[Chart]:
+    """The band, and what is bounded from both sides along one axis; nothing in public, since bands show the losses.
+
+    Of changes and scores, the clients that were measured.
+    """
     if public:
         return
-    if band is not None:
-        yield _band_chart(band)
-    for name, each in certificates.items():
+    if scaled is not None:
+        yield _client_chart(found, scaled)
+        return
+    if found.band is not None:
+        yield _band_chart(found.band)
+    for name, each in found.certificates.items():
         if len(each.axes) != 1 or each.lower is None:
             continue
         ((axis, points),) = each.axes.items()
@@ -279,6 +331,46 @@ def _charts(certificates: Certificates, band: Band | None, *, public: bool) -> I
         top = max(1.0, float(values.max()))
         words = f"{capital(each.quantity)}, certified at the marked points."
         yield Chart(capital(name.replace("_", " ")), words, axis.replace("_", " "), "bound", points, (curve,), top=top)
+
+
+def _client_chart(found: Findings, answers: ScaledAnswers) -> Chart:
+    """Clients from the worst to the best: arrows from the old to the new loss, or bars at their scores."""
+    order, scale = _worst_first(answers.values, answers), answers.scale
+    order = order[np.unique(np.linspace(0, order.size - 1, min(order.size, _MOST_ARROWS)).round().astype(int))]
+    start = end = answers.values
+    noun, kinds = scale.noun, {"as measured": ("bound", np.full(order.size, True))}
+    if isinstance(answers, ClientChanges):
+        is_whole = answers.has_levels
+        start, end = (answers.old, answers.new) if is_whole else (np.zeros_like(end), end)
+        noun, signs = "mean loss" if is_whole else noun, np.sign(end - start)[order]
+        kinds = {
+            "got worse": ("worst-0", signs > 0),
+            "got better": ("bound", signs < 0),
+            "the same": ("measured", signs == 0),
+        }
+    shown = np.concatenate([start[order], end[order], [0.0]])
+    step = 10.0 ** np.floor(np.log10(np.ptp(shown) or 1.0))
+    some = (
+        f"{order.size} of {answers.num_clients} clients, evenly chosen"
+        if order.size < answers.num_clients
+        else "All clients"
+    )
+    return Arrows(
+        "Who gets worse, among those measured" if isinstance(answers, ClientChanges) else "What clients measured",
+        f"{some}, the worst first: {'from the old to the new model' if start is not end else noun}; measured, and not certified.",
+        "client, the worst first",
+        noun,
+        np.arange(1.0, order.size + 1.0),
+        tuple(Curve(name, kind, np.where(of, end[order], np.nan)) for name, (kind, of) in kinds.items() if np.any(of)),
+        "at",
+        top=float(np.ceil(shown.max() / step) * step),
+        bottom=float(np.floor(shown.min() / step) * step),
+        start=start[order],
+        words=tuple(
+            f"{found.called(k)}: {f'{start[k]:.4f} to ' if start is not end else ''}{end[k]:.4f}"
+            for k in order.tolist()
+        ),
+    )
 
 
 def _band_chart(band: Band) -> Chart:
@@ -319,10 +411,16 @@ def _premise(certificates: Iterable[Certificate]) -> str:
     return "What is labelled certificate holds if each answer below is yes; other numbers need not hold even then."
 
 
-def _questions(assumptions: Iterable[str], answered: Mapping[str, str]) -> tuple[tuple[str, str, str], ...]:
+def _questions(
+    assumptions: Iterable[str], answered: Mapping[str, str], answers: Mapping[str, Any]
+) -> tuple[tuple[str, str, str], ...]:
     """Each assumption once: a question, its exact words and what answers it; the one that makes estimates is none."""
     return tuple(
-        (question(line), line, next((said for start, said in answered.items() if line.startswith(start)), ""))
+        (
+            about_these(question(line), answers),
+            line,
+            next((said for start, said in answered.items() if line.startswith(start)), ""),
+        )
         for line in dict.fromkeys(assumptions)
         if line != TRAINERS_ANSWERED
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from riskband.answers.responses import (
 )
 from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS
 from riskband.answers.scaled import RISK, Scale, ScaledAnswers, is_scaled, rebuilt
-from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate
+from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate, as_sentence
 from riskband.checks import FloatArray
 from riskband.functionals.functional import resolve
 from riskband.wording import (
@@ -146,6 +146,61 @@ def bound_in_words(certificate: Certificate) -> str:
     if lower is None:
         return "not bounded by these answers" if upper is None else f"at most {rounded_up(upper)}"
     return f"at least {rounded_down(lower)}" if upper is None else f"{rounded_down(lower)} to {rounded_up(upper)}"
+
+
+def sentence(certificate: Certificate) -> str:
+    """Return its statement, of changes and scores without an end of their range, which says nothing."""
+    if not is_scaled(certificate.recipe["answers"]) or certificate.axes:
+        return certificate.statement
+    if all(each is not None for each in ends_of(certificate)):
+        return certificate.statement
+    claim = f"{certificate.quantity} is {bound_in_words(certificate)}"
+    return as_sentence(claim, delta=certificate.delta, validity=certificate.validity)
+
+
+def harm(certificate: Certificate) -> str:
+    """Return what is certified of the share of clients that get worse, as a sentence; "" if it is of something else."""
+    share = float(np.max(certificate.value))
+    if certificate.kind != "harmed" or share >= 1.0:
+        return ""
+    verb = "would measure a risk that rises" if certificate.recipe["arguments"]["local"] == "observed" else "get worse"
+    claim = f"at most {percent(share)} of unseen clients {verb} by more than {certificate.name.partition(':')[2]}"
+    return capital(as_sentence(claim, delta=certificate.delta, validity=certificate.validity))
+
+
+class Subject(NamedTuple):
+    """What a report is about."""
+
+    kind: str  # of report
+    number: str  # what each client has
+    example: str  # of a requirement
+
+
+def subject_of(answers: Mapping[str, Any]) -> Subject:
+    """Return what a report of these answers is about."""
+    scale = scale_of(answers)
+    if scale is None:
+        return Subject(
+            "Risk report", "A risk is the mean loss of the model on one client, from 0 (no error) to 1.", "mean<=0.2"
+        )
+    if "old" in answers:
+        number = (
+            "A change of the risk is the mean loss of the new model on one client minus that of the old one, on the same "
+            "examples: above 0 where the new model is worse."
+        )
+        return Subject("Comparison of two models", number, "change<=0.01")
+    better, sign = ("larger", ">=") if scale.is_higher_better else ("smaller", "<=")
+    number = (
+        f"The {scale.noun} of a client lies between {scale.low:g} and {scale.high:g}; a {better} one is better. Bounds are "
+        "about what unseen clients would measure."
+    )
+    return Subject(f"Report on the {scale.noun}", number, f"score{sign}{(scale.low + scale.high) / 2:g}")
+
+
+def about_these(text: str, answers: Mapping[str, Any]) -> str:
+    """Return words on one model's losses as words on both models, or on scores."""
+    text = text.replace("the model", "either model") if "old" in answers else text
+    return text.replace("loss", "score") if "higher_is_better" in answers else text
 
 
 def measured(name: str, answers: Mapping[str, Any], members: Sequence[int] | None = None) -> str:

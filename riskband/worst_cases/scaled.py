@@ -255,7 +255,9 @@ def assumptions_of(answers: ScaledAnswers) -> tuple[str, ...]:
     noun, low, high = answers.scale.noun, exactly(answers.scale.low), exactly(answers.scale.high)
     in_range = f"every {noun} lies in [{low}, {high}], a range that was known before any answer"
     of_losses = BOUNDED_LOSS if isinstance(answers, ClientChanges) else in_range
-    return tuple(line.replace("mean loss", noun) for line in answers.responses.assumptions(of_losses))
+    lines = (line.replace("mean loss", noun) for line in answers.responses.assumptions(of_losses))
+    which = "either model" if isinstance(answers, ClientChanges) else "the model"
+    return tuple(line.replace("choosing the model", f"choosing {which}") for line in lines)
 
 
 def on_scale(certificate: Certificate, answers: ScaledAnswers) -> Certificate:

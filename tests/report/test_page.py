@@ -207,11 +207,11 @@ def test_a_public_page_has_no_losses_and_says_that_it_cannot_be_computed_again(t
     shown = Read(page).shown
     assert "This version cannot be verified" in shown
     assert "It still has the names, sizes and intervals of groups" in shown
-    assert "from a quantile the loss of one client, however many there are" in shown
+    assert "from a quantile that of one client, however many there are" in shown
     path = tmp_path / "public.html"
     path.write_text(page, encoding="utf-8")
     assert main(["verify", str(path)]) == 2
-    assert "losses were left out" in capsys.readouterr().err
+    assert "what each client measured was left out" in capsys.readouterr().err
     whole = report_page(risks, delta=0.05)
     assert "Spital-" in whole
     assert str(losses[0]) in whole
