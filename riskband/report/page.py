@@ -173,8 +173,8 @@ def _given(
     require: str | Sequence[str] | Gate,
 ) -> tuple[dict[str, Certificate], Gate | None]:
     """The certificates of a page, and its verdicts."""
-    if isinstance(source, Findings) and not require:
-        source, require = source.certificates, source.gate or ()
+    if isinstance(source, Findings) and delta is None and not require:
+        return dict(source.certificates), source.gate
     if isinstance(source, (ClientRisks, ScaledAnswers)):
         if isinstance(require, Gate):
             raise ValueError("with answers, require must be requirements, got their Gate; give its requirements")
@@ -190,7 +190,7 @@ def _given(
         return dict(found.certificates), found.gate
     if delta is not None or not (isinstance(require, Gate) or not require):
         raise ValueError("delta and requirements are for answers; certificates have a delta, and take require=Gate")
-    given = dict(source) if isinstance(source, Mapping) else {"certificate": source}
+    given: dict[str, Any] = dict(source) if isinstance(source, Mapping) else {"certificate": source}
     remedy = "or answers with a delta, what compare found of one new model, or a mapping of certificates by name"
     for each in given.values():
         check_kind("source", each, rb.Certificate, remedy=remedy)

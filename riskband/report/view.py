@@ -114,7 +114,7 @@ class Client(NamedTuple):
 
 def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = False) -> dict[str, Any]:
     """Work out what the page says, under the names in its template; see `riskband.report.page.report_page`."""
-    certificates, band, gate = found.certificates, found.band, found.gate
+    certificates, gate = found.certificates, found.gate
     threshold = _threshold(found) if facts.threshold is None else facts.threshold
     main = next(iter(certificates.values()))
     answered, light = who_answered(found.answers), _light(gate, found.answered_by)
@@ -142,7 +142,7 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
         "about": {capital(what): said for what, said in facts.about.items()},
         "unsaid": [what for what in USUAL_ABOUT if what not in map(str.lower, facts.about)],
         "attack": attack(found.answers),
-        "has_measured": any(map(is_measured, everything.values())),
+        "has_measured": any(map(is_measured, everything.values())) and "higher_is_better" not in found.answers,
         "gate": gate,
         "verdicts": [(each, measured(each.requirement.number.name, found.answers)) for each in verdicts],
         "sure": "" if gate is None else confidence(gate.delta),
@@ -277,8 +277,8 @@ def _rows_of_next(certificate: Certificate) -> Iterator[Row]:
         yield Row(f"Of the next clients, those that {above}{shift}", most, "–", LABELS[certificate.validity])
     if certificate.kind == "next" and set(certificate.axes) == {"budget"}:  # of one next client
         for n, budget in enumerate(certificate.axes["budget"].tolist()):
-            ends = (None if each is None else np.asarray(each)[n] for each in (certificate.lower, certificate.value))
-            one = replace(certificate, axes={}, **dict(zip(("lower", "value"), ends, strict=True)))
+            lower = None if certificate.lower is None else float(np.asarray(certificate.lower)[n])
+            one = replace(certificate, axes={}, value=float(np.asarray(certificate.value)[n]), lower=lower)
             said = capital(f"{certificate.quantity}, budget {exactly(budget)}")
             yield Row(said, bound_in_words(one), "–", LABELS[certificate.validity])
 
@@ -335,41 +335,34 @@ def _charts(found: Findings, scaled: ScaledAnswers | None, *, public: bool) -> I
 
 def _client_chart(found: Findings, answers: ScaledAnswers) -> Chart:
     """Clients from the worst to the best: arrows from the old to the new loss, or bars at their scores."""
-    order, scale = _worst_first(answers.values, answers), answers.scale
+    order, end = _worst_first(answers.values, answers), answers.values
     order = order[np.unique(np.linspace(0, order.size - 1, min(order.size, _MOST_ARROWS)).round().astype(int))]
-    start = end = answers.values
-    noun, kinds = scale.noun, {"as measured": ("bound", np.full(order.size, True))}
+    title, noun, what, start = "What clients measured", answers.scale.noun, f"their {answers.scale.noun}", end
+    kinds = {"as measured": ("bound", np.full(order.size, True))}
     if isinstance(answers, ClientChanges):
-        is_whole = answers.has_levels
-        start, end = (answers.old, answers.new) if is_whole else (np.zeros_like(end), end)
-        noun, signs = "mean loss" if is_whole else noun, np.sign(end - start)[order]
-        kinds = {
-            "got worse": ("worst-0", signs > 0),
-            "got better": ("bound", signs < 0),
-            "the same": ("measured", signs == 0),
-        }
-    shown = np.concatenate([start[order], end[order], [0.0]])
+        title, what, start = "Who gets worse, among those measured", "arrows from 0 to their change", np.zeros_like(end)
+        if answers.has_levels:
+            noun, what, start, end = "mean loss", "from the old to the new model", answers.old, answers.new
+        signs = np.sign(answers.values)[order]
+        signed = (("got worse", "worst-0", 1), ("got better", "bound", -1), ("the same", "measured", 0))
+        kinds = {name: (kind, signs == sign) for name, kind, sign in signed}
+    before = "" if start is end else "{:.4f} to "
+    shown = np.concatenate([start[order], end[order]])
     step = 10.0 ** np.floor(np.log10(np.ptp(shown) or 1.0))
-    some = (
-        f"{order.size} of {answers.num_clients} clients, evenly chosen"
-        if order.size < answers.num_clients
-        else "All clients"
-    )
+    bottom = float(np.floor(shown.min() / step) * step)
+    some = f"{order.size} of {end.size} clients, evenly chosen" if order.size < end.size else "All clients"
     return Arrows(
-        "Who gets worse, among those measured" if isinstance(answers, ClientChanges) else "What clients measured",
-        f"{some}, the worst first: {'from the old to the new model' if start is not end else noun}; measured, and not certified.",
+        title,
+        f"{some}, the worst first: {what}; measured, and not certified.",
         "client, the worst first",
         noun,
         np.arange(1.0, order.size + 1.0),
         tuple(Curve(name, kind, np.where(of, end[order], np.nan)) for name, (kind, of) in kinds.items() if np.any(of)),
         "at",
-        top=float(np.ceil(shown.max() / step) * step),
-        bottom=float(np.floor(shown.min() / step) * step),
+        top=max(float(np.ceil(shown.max() / step) * step), bottom + step),
+        bottom=bottom,
         start=start[order],
-        words=tuple(
-            f"{found.called(k)}: {f'{start[k]:.4f} to ' if start is not end else ''}{end[k]:.4f}"
-            for k in order.tolist()
-        ),
+        words=tuple(f"{found.called(k)}: {before.format(start[k])}{end[k]:.4f}" for k in order.tolist()),
     )
 
 

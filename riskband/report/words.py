@@ -180,19 +180,18 @@ def subject_of(answers: Mapping[str, Any]) -> Subject:
     """Return what a report of these answers is about."""
     scale = scale_of(answers)
     if scale is None:
-        return Subject(
-            "Risk report", "A risk is the mean loss of the model on one client, from 0 (no error) to 1.", "mean<=0.2"
-        )
+        number = "A risk is the mean loss of the model on one client, from 0 (no error) to 1."
+        return Subject("Risk report", number, "mean<=0.2")
     if "old" in answers:
         number = (
-            "A change of the risk is the mean loss of the new model on one client minus that of the old one, on the same "
-            "examples: above 0 where the new model is worse."
+            "A change of the risk is the mean loss of the new model on one client minus that of the old one, on the "
+            "same examples: above 0 where the new model is worse."
         )
         return Subject("Comparison of two models", number, "change<=0.01")
     better, sign = ("larger", ">=") if scale.is_higher_better else ("smaller", "<=")
     number = (
-        f"The {scale.noun} of a client lies between {scale.low:g} and {scale.high:g}; a {better} one is better. Bounds are "
-        "about what unseen clients would measure."
+        f"The {scale.noun} of a client lies between {scale.low:g} and {scale.high:g}; a {better} one is better. "
+        "Bounds are about what unseen clients would measure."
     )
     return Subject(f"Report on the {scale.noun}", number, f"score{sign}{(scale.low + scale.high) / 2:g}")
 

@@ -363,7 +363,7 @@ def test_what_makes_no_honest_page_is_refused_with_a_reason(tmp_path, capsys):
     for wrong, message in (
         (lambda: report_page({}), "at least one certificate"),
         (lambda: report_page(risks), "delta must be given"),
-        (lambda: report_page(rb.band(risks, delta=0.05)), "must be of type Certificate, got Band; or ClientRisks with"),
+        (lambda: report_page(rb.band(risks, delta=0.05)), "must be of type Certificate, got Band; or answers with"),
         (lambda: report_page([rb.mean_bound(risks, delta=0.05)]), "must be of type Certificate, got list"),
         (lambda: report_page(rb.mean_bound(risks, delta=0.05), require="mean<=0.2"), "are for answers"),
     ):
