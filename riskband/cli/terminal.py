@@ -54,8 +54,9 @@ def _lines_of(found: Findings, name: str) -> Iterator[str]:
     certificate, why = found.certificates[name], found.says_nothing.get(name)
     quantity, given = certificate.quantity, certificate.recipe["arguments"]
     if not certificate.axes:
-        lower = "" if certificate.lower is None else f"{rounded_down(certificate.lower)} <= "
-        bound = f" <= {rounded_up(certificate.value)}" if why is None else f": no bound below 1; {why}"
+        digits = certificate.num_digits
+        lower = "" if certificate.lower is None else f"{rounded_down(certificate.lower, digits)} <= "
+        bound = f" <= {rounded_up(certificate.value, digits)}" if why is None else f": no bound below 1; {why}"
         yield f"  {lower}{quantity}{_become(given['divergence'], given['budget']) if 'budget' in given else ''}{bound}"
         for group, size, bounds, measured in words.group_rows(certificate):
             yield f"    {group} ({size} clients): {bounds}, measured {measured}"

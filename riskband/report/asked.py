@@ -111,7 +111,7 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     risks = answers.in_order_of_names() if asked.is_alone else answers  # as certificates that bet on them hold them
     is_bet_on = asked.is_alone and risks.are_as_measured  # bets need every answer as it was given
     above, shifts, is_of_groups = asked.from_above, asked.shifts, asked.groups and not groups_problem(risks)
-    bet_on = numbers_alone(asked.from_both_sides) if is_bet_on else []
+    bet_on = numbers_alone(asked.from_both_sides, can_bet=is_bet_on)
     off_band = [name for name in asked.from_both_sides if name not in bet_on]
     is_read = (above and not asked.is_alone) or (shifts and not is_bet_on) or asked.at is not None
     is_needed = bool(off_band or asked.band or is_read)

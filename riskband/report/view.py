@@ -231,8 +231,9 @@ def _measured_first(main: Certificate, found: Findings) -> str:
 
 def _row(certificate: Certificate, found: Findings) -> Row:
     nothing = why_it_says_nothing(certificate)
-    upper, lower = rounded_up(np.asarray(certificate.value).item()), certificate.lower
-    bound = f"at most {upper}" if lower is None else f"{rounded_down(np.asarray(lower).item())} to {upper}"
+    digits, lower = certificate.num_digits, certificate.lower
+    upper = rounded_up(np.asarray(certificate.value).item(), digits)
+    bound = f"at most {upper}" if lower is None else f"{rounded_down(np.asarray(lower).item(), digits)} to {upper}"
     if nothing is not None:
         bound = "not bounded by these answers" if lower is None else f"at least {rounded_down(lower)}"
     known = measured(certificate.name, found.answers)
