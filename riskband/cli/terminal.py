@@ -36,6 +36,7 @@ def summary(found: Findings, risks: rb.ClientRisks, *, how_read: str, binary: bo
     lines += [
         f"  {each}: not bounded from above by these answers, so without a certificate" for each in found.unbounded
     ]
+    lines += [f"  {found.more_clients}"] if found.more_clients else []
     if risks.groups is not None and "worst group" not in found.certificates:
         lines.append(f"  no group is bounded: {groups_problem(risks)}")
     lines += dict.fromkeys(f"  {each.statement}" for each in found.breakdowns)
@@ -57,7 +58,9 @@ def _lines_of(found: Findings, name: str) -> Iterator[str]:
         digits = certificate.num_digits
         lower = "" if certificate.lower is None else f"{rounded_down(certificate.lower, digits)} <= "
         bound = f" <= {rounded_up(certificate.value, digits)}" if why is None else f": no bound below 1; {why}"
-        yield f"  {lower}{quantity}{_become(given['divergence'], given['budget']) if 'budget' in given else ''}{bound}"
+        itself = f" ({said})" if (said := words.of_rank(certificate)) else ""
+        become = _become(given["divergence"], given["budget"]) if "budget" in given else ""
+        yield f"  {lower}{quantity}{become}{bound}{itself}"
         for group, size, bounds, measured in words.group_rows(certificate):
             yield f"    {group} ({size} clients): {bounds}, measured {measured}"
     elif set(certificate.axes) == {"budget"}:
