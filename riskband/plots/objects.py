@@ -161,6 +161,7 @@ def _draw_curves(axes: Axes, certificate: Certificate) -> None:
         axes.set(
             xlabel="k, from the largest risk of the next clients to the smallest", ylabel="k-th largest risk, at most"
         )
+        axes.locator_params(axis="x", integer=True)
         axes.set(xlim=(0.5, len(points) + 0.5), ylim=(0.0, end_of_axis(float(uppers.max()))))
 
 
