@@ -16,7 +16,7 @@ from riskband.answers.adversarial import AdversarialAnswers
 from riskband.answers.risks import ClientRisks
 from riskband.answers.scaled import ScaledAnswers, is_scaled
 from riskband.checks import check_delta, check_flag, check_installed, check_kind
-from riskband.report.asked import Asked, certified
+from riskband.report.asked import Asked, are_few, certified
 from riskband.report.compared import certified_on_scale
 from riskband.report.findings import Findings, findings
 from riskband.report.markup import PAGE, SCRIPT, STYLE
@@ -185,7 +185,8 @@ def _given(
             found = certified_on_scale(source, delta=delta, require=required)
             return dict(found.certificates), found.gate
         wanted = "two" if source.num_clients <= _MOST_FOR_A_BAND else ""
-        asked = Asked(check_delta(delta), mean=not required, require=required, band=wanted, groups=True)
+        has_mean = not (required or are_few(source, delta=check_delta(delta)))  # few are told of the next one first
+        asked = Asked(check_delta(delta), mean=has_mean, require=required, band=wanted, groups=True)
         found = certified(source, asked)
         return dict(found.certificates), found.gate
     if delta is not None or not (isinstance(require, Gate) or not require):

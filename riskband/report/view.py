@@ -33,6 +33,7 @@ from riskband.report.words import (
     harm,
     measured,
     num_clients_of,
+    of_rank,
     percent,
     question,
     rows_of_next,
@@ -115,6 +116,8 @@ class Client(NamedTuple):
 def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = False) -> dict[str, Any]:
     """Work out what the page says, under the names in its template; see `riskband.report.page.report_page`."""
     certificates, gate = found.certificates, found.gate
+    if public:  # of a rank, the bound is the loss of a client
+        certificates = {name: each for name, each in certificates.items() if not of_rank(each)} or certificates
     threshold = _threshold(found) if facts.threshold is None else facts.threshold
     main = next(iter(certificates.values()))
     answered, light = who_answered(found.answers), _light(gate, found.answered_by)
@@ -127,7 +130,8 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
     made |= tails
     verdicts = () if gate is None else gate.verdicts
     shifted = [e for e in certificates.values() if scaled and _is_of_shifts(e)]
-    others = [e for e in certificates.values() if not (e in shifted or e is main or e.name in shown)]
+    said = [*shifted, *(e for e in certificates.values() if e.name in shown or (e is main and not e.axes))]
+    others = [e for e in certificates.values() if e not in said]
     everything = {**certificates, **{_unused(name, certificates): each for name, each in made.items()}}
     assuming = (*everything.values(), *filter(None, (gate,)))
     return {
@@ -158,7 +162,10 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
         "carriers": "" if public else _carriers(found, everything, scaled),
         "charts": tuple(_charts(found, scaled, public=public)),
         "harm": [line for line in map(harm, certificates.values()) if line],
-        "notes": [line for line in map(capital, facts.notes) if line != capital(main.statement)],
+        "notes": [
+            *(line for line in map(capital, facts.notes) if line != capital(main.statement)),
+            *([f"{capital(found.more_clients)}."] if found.more_clients else []),
+        ],
         "premise": _premise(everything.values()),
         "questions": _questions(said_once(assuming, delta=found.delta), facts.answered, found.answers),
         "limits": [about_these(line, found.answers) for line in LIMITS],
@@ -232,7 +239,7 @@ def _tails(found: Findings, threshold: float | None) -> tuple[tuple[Row, ...], d
         wanted[f"share:{exactly(threshold)}"] = f"The share of unseen clients with a risk of {threshold:g} or more is"
     for name, words in wanted.items():
         each = found.named(name)
-        if each is None and found.band is not None:
+        if each is None and found.band is not None and not (found.more_clients and name in TAILS[1:]):
             each = made[name] = read_off(found.band, name)
         if each is not None:
             is_quantile = each.kind == "quantile"  # "nine in ten have at most"
@@ -245,7 +252,8 @@ def _measured_first(main: Certificate, found: Findings) -> str:
     """What was measured of the number at the top, or else of the mean, which it is a worst case of."""
     mean_name = "change" if "old" in found.answers else "score" if is_scaled(found.answers) else "mean"
     own, mean = measured(main.name, found.answers), measured(mean_name, found.answers)
-    whose = f"their mean {mean_name}" if is_scaled(found.answers) else "the mean risk without any change"
+    whose = f"their mean {mean_name}" if is_scaled(found.answers) else "the mean risk"
+    whose += "" if main.kind == "next" or is_scaled(found.answers) else " without any change"
     said = own if own != NOTHING or mean == NOTHING else f"{mean}, {whose}"
     return f"Measured on the clients that answered: {said}."
 

@@ -24,6 +24,7 @@ from riskband.answers.scaled import RISK, Scale, ScaledAnswers, is_scaled, rebui
 from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate, as_sentence
 from riskband.checks import FloatArray
 from riskband.functionals.functional import resolve
+from riskband.functionals.quantiles import num_clients_needed
 from riskband.wording import (
     CHOSEN_BEFORE,
     FALSE_IN_GENERAL,
@@ -142,17 +143,18 @@ def ends_of(certificate: Certificate) -> tuple[FloatArray | None, FloatArray | N
 
 def bound_in_words(certificate: Certificate) -> str:
     """Return one number's bounds, each rounded to its safe side: "at most 0.1", "0.6 to 0.8", "at least 0.6"."""
-    lower, upper = ends_of(certificate)
-    if lower is None:
-        return "not bounded by these answers" if upper is None else f"at most {rounded_up(upper)}"
-    return f"at least {rounded_down(lower)}" if upper is None else f"{rounded_down(lower)} to {rounded_up(upper)}"
+    digits, (lower, upper) = certificate.num_digits, ends_of(certificate)
+    low = "" if lower is None else rounded_down(lower.item(), digits)
+    high = "" if upper is None else rounded_up(upper.item(), digits)
+    if low and high:
+        return f"{low} to {high}"
+    return f"at least {low}" if low else f"at most {high}" if high else "not bounded by these answers"
 
 
 def sentence(certificate: Certificate) -> str:
     """Return its statement, of changes and scores without an end of their range, which says nothing."""
-    if not is_scaled(certificate.recipe["answers"]) or certificate.axes:
-        return certificate.statement
-    if all(each is not None for each in ends_of(certificate)):
+    is_of_risks = not is_scaled(certificate.recipe["answers"])
+    if is_of_risks or certificate.axes or all(each is not None for each in ends_of(certificate)):
         return certificate.statement
     claim = f"{certificate.quantity} is {bound_in_words(certificate)}"
     return as_sentence(claim, delta=certificate.delta, validity=certificate.validity)
@@ -351,6 +353,27 @@ def group_rows(certificate: Certificate) -> tuple[tuple[str, str, str, str], ...
     return tuple(
         (name, f"{int(size):,}", f"{rounded_down(low)} to {rounded_up(high)}", measured("mean", answers, groups[name]))
         for name, size, low, high in zip(sorted(groups), sizes, lower, upper, strict=True)
+    )
+
+
+def of_rank(certificate: Certificate) -> str:
+    """Return how sure a bound is that is one of the measured risks, whose delta follows from its rank; or ""."""
+    if "rank" not in certificate.recipe["arguments"]:
+        return ""
+    num_clients = num_clients_of(certificate.recipe["answers"])
+    return (
+        f"by itself with probability at least {confidence(certificate.delta)}: by its rank among {num_clients} clients"
+    )
+
+
+def of_few(certificates: Mapping[str, Certificate]) -> str:
+    """Return what more clients would allow, where the next one stands first since there are few; or ""."""
+    if not any(map(of_rank, certificates.values())) or any(each.kind == "quantile" for each in certificates.values()):
+        return ""
+    delta = next((each.delta for each in certificates.values() if each.kind == "mean"), USUAL_DELTA)
+    needed = f"{num_clients_needed(0.9, delta=delta)} clients or more at delta = {short_delta(delta)}"
+    return (
+        f"a bound of what nine in ten unseen clients have needs {needed}, and one of the worst tenth's mean more still"
     )
 
 

@@ -15,6 +15,7 @@ import riskband as rb
 from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.verification import FUNCTIONS
 
+KL = rb.DIVERGENCES["kl"].title
 PATH = Path(__file__).parent / "stored" / "certificates.json"
 STORED = json.loads(PATH.read_text("utf-8"))["certificates"] if PATH.exists() else {}
 
@@ -49,6 +50,7 @@ def kinds():
         "quantile of the doubtful": rb.quantile(doubtful, level=0.5, **few),
         "share": rb.survival(unequal, thresholds=0.4, **few),
         "next clients": rb.next_clients(named, 5, divergence="chi2", budget=[0.0, 0.2], **few),
+        "number of next clients": rb.next_clients(doubtful, 5, above=0.3, divergence="kl", budget=0.1, **few),
         "a population": rb.next_clients(doubtful, population=16, k=2, **few),
         "mean change": rb.change_bound(changes, "change", **few, sides="two"),
         "harm": rb.change_bound(means, "harmed:0.1", **few),
@@ -110,6 +112,10 @@ def test_a_change_to_it_is_seen(name):
         ("worst mean", "shift in χ² divergence, budget 0 to 0.2 (2)"),
         ("quantile of the doubtful", "level 0.5"),
         ("next clients", "number of next clients 5, shift in χ² divergence, budget 0 to 0.2 (2)"),
+        (
+            "number of next clients",
+            f"number of next clients 5, risk above which clients count 0.3, shift in {KL}, budget 0.1",
+        ),
         ("gini", "measure gini"),
         ("mean change", "bound on change from both sides"),
         ("shares under transport", "thresholds 0.9, cost budget 0.1"),
