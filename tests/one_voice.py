@@ -41,15 +41,17 @@ def contradictions(
     stored = _stored(page)
     problems = [f"JSON and page: {line}" for line in _two_numbers({**entries, **_renamed(stored)})]
     problems += [
-        f"{name} is {entry['value']} in JSON and {stored[name]['value']} on the page"
+        f"{name} has {end} {entry[end]} in JSON and {stored[name].get(end)} on the page"
         for name, entry in entries.items()
-        if name in stored and not np.allclose(entry["value"], stored[name]["value"], rtol=0.0, atol=1e-9)
+        for end in ("value", "lower")
+        if name in stored and end in entry and not np.allclose(entry[end], stored[name][end], rtol=0.0, atol=1e-9)
     ]
     problems += _shares(found, entries, delta=delta)
     problems += _wrong_verdicts(found.get("gate"), entries)
     best = _bounds({**entries, **_renamed(stored)})
     for place, text in (("page", _shown(page)), ("terminal", terminal)):
         problems += [f"{place}: {line}" for line in _two_voices(text, best)]
+        problems += [f"{place}: {line}" for line in _on_scale(text, {**entries, **_renamed(stored)})]
         problems += [f"{place}: {line}" for line in re.findall(r"[^.\n]*hold at once with confidence[^.\n]*", text)]
     problems += [f"page: {line}" for line in _table_of_budgets(page, best)]
     return problems
@@ -135,7 +137,8 @@ def _wrong_verdicts(gate: Mapping[str, Any] | None, entries: Mapping[str, Any]) 
         if entry is None:
             continue
         value = np.asarray(entry["value"]).item()
-        if each["upper"] is not None and abs(each["upper"] - value) > 1e-12:
+        is_from_below = name.startswith("worst_score") and relation == ">="  # its upper end is that of the mean
+        if each["upper"] is not None and abs(each["upper"] - value) > 1e-12 and not is_from_below:
             yield f"the verdict on {each['requirement']} reads {each['upper']}, and the certificate says {value}"
         is_met = value <= limit if relation == "<=" else entry.get("lower", -np.inf) >= limit
         if (each["verdict"] == "PASS") != is_met and entry["validity"] == "certificate":
@@ -161,6 +164,43 @@ def _two_voices(text: str, best: Numbers) -> Iterator[str]:
             certified = best.get((name, None), set())
             if not any(0.0 <= said - value + 1e-9 <= _ROUNDING for value in certified):
                 yield f"{name} is said to be at most {said}, and certified: {sorted(certified)}"
+
+
+_BOUND = r"(?: is| lies)?(?: (at most|at least|between|<=))? (-?\d+\.\d+)(?: (?:to|and) (-?\d+\.\d+))?(?=[^\d%]|$)"
+_SHARE = r"at most ([\d.]+) % of unseen clients (?:get worse|would measure a risk that rises) by more than (\d[\d.]*\d)"
+_NEXT = (
+    r"those that (?:measure|have) (?:a|the) (?:change of the risk|{noun}) (?:above|below) (-?\d+\.\d+)"
+    r"(?:, budget ([\d.]+) in [^,.]*? divergence)? at most (\d+) of \d+"
+)
+
+
+def _on_scale(text: str, entries: Mapping[str, Any]) -> Iterator[str]:
+    """Bounds on changes and scores that are said otherwise than they are certified."""
+    for name, entry in entries.items():
+        answers = entry.get("recipe", {}).get("answers", {})
+        if not {"old", "higher_is_better"} & answers.keys():
+            continue
+        value, lower = np.asarray(entry["value"]), np.asarray(entry.get("lower", -np.inf))
+        if _name(entry).startswith("harmed:"):
+            shares = [float(share) for share, at in re.findall(_SHARE, text) if f"harmed:{at}" == _name(entry)]
+            yield from (f"{name} is said to be {s} %" for s in shares if not -1e-9 <= s / 100 - value <= 0.001 + 1e-9)
+        if not entry["axes"]:
+            before = re.findall(rf"(-?\d+\.\d+) <= {re.escape(entry['quantity'])}", text, re.IGNORECASE)
+            said = [("at least", each, "") for each in before]
+            for word, first, second in said + re.findall(re.escape(entry["quantity"]) + _BOUND, text, re.IGNORECASE):
+                low, high = (first, "") if word == "at least" else (first, second) if second else ("", first)
+                if second and _name(entry).startswith("worst_"):  # the other end is that of the mean
+                    low, high = (low, "") if answers.get("higher_is_better") else ("", high)
+                is_right = not low or -1e-9 <= lower - float(low) <= _ROUNDING
+                if not (is_right and (not high or -1e-9 <= float(high) - value <= _ROUNDING)):
+                    yield f"{name} is said to be {word} {first} {second}, and certified: {lower} to {value}"
+        elif "k" in entry["axes"]:
+            is_from_below = answers.get("higher_is_better", False)
+            bad, budgets = np.atleast_2d(lower if is_from_below else value), entry["axes"].get("budget", [0.0])
+            for said_at, budget, most in re.findall(_NEXT.format(noun=re.escape(answers.get("name", ""))), text):
+                bound = bad[budgets.index(float(budget or 0.0)), int(most)]  # at most n are above the (n + 1)-th
+                if not -1e-9 <= (bound - float(said_at)) * (1 if is_from_below else -1) <= _ROUNDING:
+                    yield f"{name}: at most {most} are said to be beyond {said_at}, and {bound} is certified"
 
 
 def _table_of_budgets(page: str, best: Numbers) -> Iterator[str]:

@@ -105,7 +105,7 @@ PAGE = r"""<!doctype html>
 <section id="who" aria-labelledby="h2">
 <h2 id="h2">2. Who was measured</h2>
 {{ terms(view.who) }}
-<p><b>Did they make the model?</b> {{ view.answered_by }}</p>
+<p><b>{{ view.who_made_it }}</b> {{ view.answered_by }}</p>
 {% if view.clients %}
 <details>
 <summary>What each client measured{% if view.num_unlisted %} (the worst {{ view.clients|length }}; {{ view.num_unlisted }} more are in the certificates){% endif %}</summary>

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -129,16 +130,17 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
     rows, tails, shown = ((), {}, set()) if scaled else _tails(found, threshold)
     made |= tails
     verdicts = () if gate is None else gate.verdicts
-    shifted = [e for e in certificates.values() if scaled and _is_of_shifts(e)]
-    said = [*shifted, *(e for e in certificates.values() if e.name in shown or (e is main and not e.axes))]
-    others = [e for e in certificates.values() if e not in said]
+    shifted = {name: each for name, each in certificates.items() if scaled and _is_of_shifts(each)}
+    left = ((name, each) for name, each in certificates.items() if each.axes or each is not main)
+    others = [each for name, each in left if not (name in shifted or each.name in shown)]
     everything = {**certificates, **{_unused(name, certificates): each for name, each in made.items()}}
-    assuming = (*everything.values(), *filter(None, (gate,)))
+    once = said_once((*everything.values(), *filter(None, (gate,))), delta=found.delta)
+    of_these = partial(about_these, answers=found.answers)
     return {
         "title": title,
         "is_public": public,
         "subject": subject_of(found.answers),
-        "light": light._replace(reason=about_these(light.reason, found.answers)),
+        "light": light._replace(reason=of_these(light.reason)),
         "sentence": capital(sentence(main)),
         "label": LABELS[main.validity],
         "together": f"{capital(found.statement)}.",
@@ -151,15 +153,16 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
         "verdicts": [(each, measured(each.requirement.number.name, found.answers)) for each in verdicts],
         "sure": "" if gate is None else confidence(gate.delta),
         "who": {**facts.who, **{what: said for what, said in answered.items() if what not in facts.who}},
-        "answered_by": about_these(WHO_ANSWERED[found.answered_by], found.answers),
+        "who_made_it": of_these("Did they make the model?"),
+        "answered_by": of_these(WHO_ANSWERED[found.answered_by]),
         "clients": () if public else tuple(_clients(found, scaled)),
         "num_unlisted": 0 if public else max(0, num_clients_of(found.answers) - _MOST_CLIENTS_LISTED),
         "shifts": shifts,
         "rows": rows,
-        "shifted": [row for each in shifted for row in _rows(each, found, public=public)],
+        "shifted": [row for each in shifted.values() for row in _rows(each, found, public=public)],
         "others": [row for each in others for row in _rows(each, found, public=public)],
         "groups": next(filter(None, map(group_rows, certificates.values())), ()),
-        "carriers": "" if public else _carriers(found, everything, scaled),
+        "carriers": "" if public else _who_gets_worse(found, scaled) if scaled else _carriers(found, everything),
         "charts": tuple(_charts(found, scaled, public=public)),
         "harm": [line for line in map(harm, certificates.values()) if line],
         "notes": [
@@ -167,8 +170,8 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
             *([f"{capital(found.more_clients)}."] if found.more_clients else []),
         ],
         "premise": _premise(everything.values()),
-        "questions": _questions(said_once(assuming, delta=found.delta), facts.answered, found.answers),
-        "limits": [about_these(line, found.answers) for line in LIMITS],
+        "questions": [(of_these(asked), *rest) for asked, *rest in _questions(once, facts.answered)],
+        "limits": list(map(of_these, LIMITS)),
         "hashes": facts.hashes,
         "certificates": everything,
         "holds": {name: _HOLDS[each.event] for name, each in everything.items()},
@@ -250,10 +253,10 @@ def _tails(found: Findings, threshold: float | None) -> tuple[tuple[Row, ...], d
 
 def _measured_first(main: Certificate, found: Findings) -> str:
     """What was measured of the number at the top, or else of the mean, which it is a worst case of."""
-    mean_name = "change" if "old" in found.answers else "score" if is_scaled(found.answers) else "mean"
-    own, mean = measured(main.name, found.answers), measured(mean_name, found.answers)
-    whose = f"their mean {mean_name}" if is_scaled(found.answers) else "the mean risk"
-    whose += "" if main.kind == "next" or is_scaled(found.answers) else " without any change"
+    name = "change" if "old" in found.answers else "score" if is_scaled(found.answers) else "mean"
+    own, mean = measured(main.name, found.answers), measured(name, found.answers)
+    whose = "the mean risk" if name == "mean" else f"their mean {name}"
+    whose += " without any change" if name == "mean" and main.kind != "next" else ""
     said = own if own != NOTHING or mean == NOTHING else f"{mean}, {whose}"
     return f"Measured on the clients that answered: {said}."
 
@@ -291,17 +294,17 @@ def _rows_of_next(certificate: Certificate) -> Iterator[Row]:
             yield Row(said, bound_in_words(one), "–", LABELS[certificate.validity])
 
 
-def _who_gets_worse(found: Findings, changes: ClientChanges) -> str:
-    """Who gets worse among those that were measured."""
-    worse = [k for k in _worst_first(changes.values, changes).tolist() if changes.values[k] > 0.0]
-    most = ", ".join(f"{found.called(k)} ({changes.values[k]:+.4f})" for k in worse[:5])
-    return f"Measured worse: {len(worse)} of {changes.num_clients} clients{', most of all ' if most else ''}{most}."
+def _who_gets_worse(found: Findings, answers: ScaledAnswers) -> str:
+    """Who gets worse among those that were measured; of scores, nothing."""
+    if not isinstance(answers, ClientChanges):
+        return ""
+    worse = [k for k in _worst_first(answers.values, answers).tolist() if answers.values[k] > 0.0]
+    most = ", ".join(f"{found.called(k)} ({answers.values[k]:+.4f})" for k in worse[:5])
+    return f"Measured worse: {len(worse)} of {answers.num_clients} clients{', most of all ' if most else ''}{most}."
 
 
-def _carriers(found: Findings, certificates: Certificates, scaled: ScaledAnswers | None) -> str:
-    """Which clients carry most of the worst case, and how much it weighs them; of changes, who gets worse."""
-    if isinstance(scaled, ClientChanges):
-        return _who_gets_worse(found, scaled)
+def _carriers(found: Findings, certificates: Certificates) -> str:
+    """Which clients carry most of the worst case, and how much it weighs them."""
     weighed = [c for c in certificates.values() if "client_weights" in c.details and "values" in c.recipe["answers"]]
     if not weighed:
         return ""
@@ -412,16 +415,10 @@ def _premise(certificates: Iterable[Certificate]) -> str:
     return "What is labelled certificate holds if each answer below is yes; other numbers need not hold even then."
 
 
-def _questions(
-    assumptions: Iterable[str], answered: Mapping[str, str], answers: Mapping[str, Any]
-) -> tuple[tuple[str, str, str], ...]:
+def _questions(assumptions: Iterable[str], answered: Mapping[str, str]) -> tuple[tuple[str, str, str], ...]:
     """Each assumption once: a question, its exact words and what answers it; the one that makes estimates is none."""
     return tuple(
-        (
-            about_these(question(line), answers),
-            line,
-            next((said for start, said in answered.items() if line.startswith(start)), ""),
-        )
+        (question(line), line, next((said for start, said in answered.items() if line.startswith(start)), ""))
         for line in dict.fromkeys(assumptions)
         if line != TRAINERS_ANSWERED
     )

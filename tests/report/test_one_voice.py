@@ -87,6 +87,38 @@ def test_file_terminal_and_page_say_the_same(asked, table, tmp_path, capsys, mon
     assert worst in made
 
 
+ON_SCALE = {
+    "a new model": ("compare", ("--require", "change<=0.15", "harmed:0.05<=0.5")),
+    "the same without verdicts": ("compare", ()),
+    "a new model under a shift": ("compare", ("--number", "change_quantile:0.9", "--divergence", "chi2")),
+    "the next changes": ("compare", ("--next", "9", "--divergence", "kl", "--budget", "0", "0.1")),
+    "a worst change": ("compare", ("--require", "worst_change:chi2:0.1<=0.5", "change>=-0.5")),
+    "a score": ("--higher-is-better", ("--require", "score>=0.6", "worst_score:chi2:0.1>=0.2")),
+    "the next scores": ("--higher-is-better", ("--next", "7", "--quantile", "0.5", "--survival", "0.8", "--mean")),
+    "a time": ("--lower-is-better", ("--next", "7", "--divergence", "chi2", "--budget", "0", "0.1")),
+}
+
+
+@pytest.mark.parametrize(("kind", "asked"), ON_SCALE.values(), ids=ON_SCALE)
+def test_of_changes_and_scores_all_say_the_same(kind, asked, table, tmp_path, capsys):
+    out, page, new = tmp_path / "certificate.json", tmp_path / "page.html", tmp_path / "new.csv"
+    new.write_text(re.sub(r"site-0(\d)(\d),0.(\d).*", r"site-0\1\2,0.0\3", table.read_text()))
+    given = ["compare", str(table), str(new), "--num-examples", "100"]
+    if kind != "compare":
+        given = ["certify", str(table), "--score", "AUC", kind, "--column", "loss"]
+    assert main([*given, "--client", "site", *asked, "--out", str(out)]) in (0, 1, 3)
+    printed = capsys.readouterr().out
+    assert main(["report", str(out), "-o", str(page)]) == 0
+    document, made = json.loads(out.read_text()), page.read_text()
+    assert contradictions(document, page=made, terminal=printed, delta=0.05) == []
+    assert main(["verify", str(out)]) == main(["verify", str(page)]) == 0
+    assert document["findings"]["statement"] in printed
+    # Each number that is said is looked at: another one is found, wherever it stands.
+    shown = made.partition('<section id="true"')[0]
+    for text in set(re.findall(r"(?<!probability )(?:at most|at least) (-?\d\.\d{4})", shown)):
+        assert contradictions(document, page=made.replace(text, f"{float(text) + 0.01:.4f}")) != [], text
+
+
 def _losses(table):
     return [float(line.partition(",")[2]) for line in table.read_text().splitlines()[1:]]
 
