@@ -158,6 +158,8 @@ class Certificate(Drawn):
         if they are of the same answers.
         """
         function, given = str(self.recipe.get("function")), self._given
+        if isinstance(given.get("number"), str):
+            return str(given["number"])
         points = map(given.get, _PARAMETERS)
         single = (each[0] if isinstance(each, list) and len(each) == 1 else each for each in points)
         parts = [_part(each) for each in single if isinstance(each, (str, float, int))]
@@ -192,6 +194,15 @@ class Certificate(Drawn):
         if "groups" in self.recipe:
             return "groups"
         return "own" if self.recipe.get("band") is None else "band"
+
+    @property
+    def is_from_below(self) -> bool:
+        """Whether the upper end is only that of the range of a score, so that `lower` is the bound."""
+        answers = self.recipe.get("answers")
+        top = answers.get("high") if isinstance(answers, Mapping) else None
+        return (
+            top is not None and self.lower is not None and "share" not in self.kind and bool(np.all(self.value == top))
+        )
 
     @property
     def statement(self) -> str:
@@ -272,6 +283,7 @@ class Certificate(Drawn):
     def _curve(self) -> str:
         names = " and ".join(name.replace("_", " ") for name in self.axes)
         sides = "is at most the given curve" if self.lower is None else "lies between the given curves"
+        sides = "is at least the given curve" if self.is_from_below else sides
         return f"{sides}, for every {names} at once"
 
     @property
@@ -299,6 +311,8 @@ class Certificate(Drawn):
         if self.lower is None:
             return upper if is_curve else f"is at most {upper}"
         lower = rounded_down(np.asarray(self.lower)[place], digits)
+        if self.is_from_below:
+            return f"{lower} or more" if is_curve else f"is at least {lower}"
         return f"{lower} to {upper}" if is_curve else f"lies between {lower} and {upper}"
 
     def __eq__(self, other: object) -> bool:

@@ -199,6 +199,14 @@ class Model(Section):
     }
 
 
+def _requirement(text: str) -> str:
+    """Return a requirement as it is written; raises ValueError, also for what counts examples."""
+    found = Requirement.of(text)
+    if found.number.counts_examples:
+        raise ValueError
+    return str(found)
+
+
 class Question(Section):
     """What is certified."""
 
@@ -209,11 +217,10 @@ class Question(Section):
     delta: float = Field(ge=1e-6, lt=1, description="delta is the probability of failure, not the confidence")
     breakdown_threshold: Fraction = Field(description="a client fails when its risk reaches this loss, in [0, 1]")
     breakdown_target: float = Field(gt=0, lt=1, description="the share of failing clients, or mean risk, you accept")
-    require: Annotated[tuple[Annotated[str, AfterValidator(lambda text: str(Requirement.of(text)))], ...], SPLIT] = (
-        Field(
-            description='give requirements such as "mean<=0.2,quantile:0.9<=0.3", or ""; not for selection, and '
-            "next clients neither for secure_histogram nor with privacy"
-        )
+    require: Annotated[tuple[Annotated[str, AfterValidator(_requirement)], ...], SPLIT] = Field(
+        description='give requirements such as "mean<=0.2,quantile:0.9<=0.3", or ""; not for selection, no '
+        "example_mean (clients answer from samples, whose sizes are not their own), and next clients neither for "
+        "secure_histogram nor with privacy"
     )
     band: Annotated[str, rule(resolve_level_method)] = Field(
         description='use "berk_jones", "dkw", "kolmogorov", or "truncated:0.5:0.95" for a range of quantiles only'

@@ -17,6 +17,7 @@ from scipy.special import bdtrc, betainc, expit, gammaln
 
 from riskband.answers.responses import INDEPENDENT_ASKED, INDEPENDENT_CLIENTS
 from riskband.answers.risks import ClientRisks, check_risks, shared_assumptions
+from riskband.answers.scaled import ScaledAnswers
 from riskband.bands.local_steps import OBSERVED_SIZES, assumed_of_sizes
 from riskband.certificate import Certificate, recipe
 from riskband.checks import (
@@ -33,6 +34,7 @@ from riskband.functionals.quantiles import SINGLE_LOCAL
 from riskband.wording import chosen_before, exactly, in_short
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence
 from riskband.worst_cases.reweighting import ball, within
+from riskband.worst_cases.scaled import on_scale
 
 SAME_NETWORK = "the next clients are further independent draws from the same meta-distribution of clients"
 SHIFTED_NETWORK = "the next clients are independent draws from the target network, which no answer has influenced"
@@ -49,7 +51,7 @@ _NUM_POINTS, _MANY_POINTS = 2**14, 2**17  # of the integral, which is bounded fr
 
 
 def next_clients(
-    risks: ClientRisks,
+    risks: ClientRisks | ScaledAnswers,
     num_next: int | None = None,
     *,
     delta: float | None = None,
@@ -69,8 +71,9 @@ def next_clients(
 
     Parameters
     ----------
-    risks : ClientRisks
-        The answers.
+    risks : ClientRisks, ClientChanges or ClientScores
+        The answers. Of changes or scores the bounds are on what the next clients would measure, from the bad end; where
+        higher scores are better they are lower bounds, `lower`.
     num_next : int, optional
         How many clients are next, at least 1, fixed beforehand. Left out with a population: all others.
     delta : float, optional
@@ -109,6 +112,15 @@ def next_clients(
         If an argument is out of range, or arguments contradict each other; if there are too many clients for all k at
         once; or answers with noise are to be read as measured risks.
     """
+    if isinstance(risks, ScaledAnswers):
+        if local != "observed" or above is not None:
+            raise ValueError(
+                f"local and above are for risks, got local={local!r:.80} and above={above!r:.80}; leave them out of "
+                "changes and scores"
+            )
+        terms: dict[str, Any] = {"delta": delta, "rank": rank, "k": k, "divergence": divergence, "budget": budget}
+        terms |= {"population": population, "including_seen": including_seen}
+        return on_scale(next_clients(risks.unit, num_next, **terms), risks)
     check_risks(risks)
     local, whole = check_choice("local", local, SINGLE_LOCAL), check_flag("including_seen", including_seen)
     if local == "observed":
@@ -270,7 +282,7 @@ def _num_above(
     def most(num_above: int) -> int:
         if num_above == num_seen:
             return num_next
-        if f is None or size == 0.0:  # whoever is above one risk is above the next rank, so one rank serves for all k
+        if f is None or size == 0.0:  # those seen above it are the largest, so that one rank serves for all k
             return int(np.sum(_tails(num_seen, num_next, np.array([num_above + 1]))[0] > part * (1.0 + _ROUNDING)))
         return int(np.sum(_ranks(num_seen, num_next, part, None, f, size, False) <= num_above))
 
