@@ -29,6 +29,7 @@ from riskband.wording import in_full
 
 SAME_ROWS = "the rows of both evaluations are of the same clients, in the same order"
 _LONGEST = 40  # characters of a score's name
+_ROUNDING = 1e-15  # of a number in [0, 1] that 1 was taken from
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,13 @@ class ScaledAnswers(Answers):
     def mirrored(self) -> ScaledAnswers:
         """The same, with the other end as the bad one: its upper limits are lower limits of these."""
         raise NotImplementedError
+
+    def from_unit(self, shares: FloatArray) -> FloatArray:
+        """Numbers of the scale; those that a client measured with the digits that it measured them with."""
+        order = np.argsort(self.unit.values, kind="stable")
+        order = order[np.minimum(np.searchsorted(self.unit.values[order], shares - _ROUNDING), order.size - 1)]
+        is_measured = np.abs(self.unit.values[order] - shares) <= _ROUNDING
+        return np.where(is_measured, self.values[order], self.scale.from_unit(shares))
 
     def upper_limits(self, eta: float) -> FloatArray:
         """Upper limits of what is true of each client, each alone wrong with probability at most `eta`."""
@@ -355,9 +363,9 @@ class ClientScores(ScaledAnswers):
             raise ValueError(
                 f"name of a score must be 1 to {_LONGEST} printable characters, got {name!r:.80}; say 'AUC'"
             )
-        if not ends[0] < ends[1]:
+        if not 0.0 < ends[1] - ends[0] < np.inf:
             raise ValueError(
-                f"low must be below high, got {ends[0]:g} and {ends[1]:g}; they are the range of the score"
+                f"low must be below high, by a finite number, got {ends[0]:g} and {ends[1]:g}; give the range of scores"
             )
         if found.ndim != 1 or found.size < 2:
             raise ValueError(f"scores must be one for each of at least 2 clients, got shape {found.shape}; {remedy}")

@@ -107,6 +107,11 @@ def certified_on_scale(
         worst = "worst_change" if isinstance(answers, ClientChanges) else "worst_score"
         asked += [f"{worst}:{divergence}:{size:.15g}" for size in np.ravel(budget).tolist() if size]
     asked = [name for name in asked if name not in behind]
+    if not has_next and (divergence is None) == np.any(budget):
+        raise ValueError(
+            f"a divergence and a budget above 0 go together, got {divergence!r:.80} and {budget!r:.80}; say "
+            "divergence='chi2', budget=0.1"
+        )
     part = check_delta(delta) / (len(asked) + len(behind) + has_next)
     bound: Any = change_bound if isinstance(answers, ClientChanges) else score_bound
     found: dict[str, Certificate] = {name: bound(answers, name, delta=part) for name in asked}
