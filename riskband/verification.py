@@ -13,7 +13,7 @@ from riskband.answers.adversarial import AdversarialAnswers
 from riskband.answers.histogram import HistogramLimits, HistogramRisks
 from riskband.answers.joint import JointRisks
 from riskband.answers.risks import ClientRisks
-from riskband.answers.scaled import ClientChanges, ClientScores
+from riskband.answers.scaled import is_scaled, rebuilt
 from riskband.bands.band import band
 from riskband.bands.joint import joint_band, joint_cdf
 from riskband.certificate import Certificate
@@ -82,10 +82,8 @@ _WEIGHTS, _OF_WEIGHTS = ("client_weights", "unseen_weight"), 1e-7
 def _answers(data: Mapping[str, Any]) -> Any:
     if "radii" in data:
         return AdversarialAnswers(**data)
-    if "higher_is_better" in data:
-        return ClientScores(**data)
-    if "old" in data:
-        return ClientChanges(**data)
+    if is_scaled(data):
+        return rebuilt(data)
     if "counts" in data:
         return HistogramLimits(**data) if "eta" in data else HistogramRisks(**data)
     return JointRisks(**data) if np.ndim(data["values"]) == 2 else ClientRisks(**data)

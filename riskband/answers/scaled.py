@@ -27,7 +27,6 @@ from riskband.checks import (
 )
 from riskband.wording import in_full
 
-SAME_ROWS = "the rows of both evaluations are of the same clients, in the same order"
 _LONGEST = 40  # characters of a score's name
 _ROUNDING = 1e-15  # of a number in [0, 1] that 1 was taken from
 
@@ -44,12 +43,15 @@ class Scale:
         The ends of its range.
     is_higher_better : bool
         Whether `low` is the bad end.
+    article : str
+        What a single one of these numbers has before it.
     """
 
     noun: str
     low: float = 0.0
     high: float = 1.0
     is_higher_better: bool = False
+    article: str = "the"
 
     def to_unit(self, numbers: FloatArray) -> FloatArray:
         """Move numbers to [0, 1], where 1 is the bad end."""
@@ -71,7 +73,8 @@ class Scale:
         return "below" if self.is_higher_better else "above"
 
 
-CHANGE = Scale("change of the risk", -1.0, 1.0)
+RISK = Scale("risk", article="a")
+CHANGE = Scale("change of the risk", -1.0, 1.0, article="a")
 
 
 class ScaledAnswers(Answers):
@@ -393,3 +396,13 @@ class ClientScores(ScaledAnswers):
     def mirrored(self) -> ClientScores:
         """The same scores, with the other end as the bad one."""
         return ClientScores(**{**self.to_dict(), "higher_is_better": not self.higher_is_better})
+
+
+def is_scaled(answers: Mapping[str, Any]) -> bool:
+    """Return whether stored answers are changes or scores."""
+    return "higher_is_better" in answers or "old" in answers
+
+
+def rebuilt(answers: Mapping[str, Any]) -> ScaledAnswers:
+    """Return changes or scores as `to_dict` stored them."""
+    return ClientScores(**answers) if "higher_is_better" in answers else ClientChanges(**answers)

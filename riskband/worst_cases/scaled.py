@@ -12,13 +12,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS, clopper_pearson
 from riskband.answers.scaled import ClientChanges, ClientScores, Scale, ScaledAnswers
 from riskband.bands.local_steps import OBSERVED_SIZES
 from riskband.betting import CONSTANT_STAKES, betting_assumptions, constant_stakes_upper_mean
 from riskband.certificate import Certificate, recipe
-from riskband.checks import as_spelled, check_budget, check_choice, check_delta, check_kind, float_of
+from riskband.checks import FloatArray, as_spelled, check_budget, check_choice, check_delta, check_kind, float_of
 from riskband.functionals.functional import check_crossing
 from riskband.functionals.quantiles import SINGLE_LOCAL, quantile_rank
 from riskband.functionals.stepwise import counted, order_statistic
@@ -74,6 +75,14 @@ class ScaledNumber(NamedTuple):
     def __str__(self) -> str:
         shift = [] if self.shift is None else [self.shift[0].name, exactly(self.shift[1])]
         return ":".join([self.family, *([] if math.isnan(self.point) else [exactly(self.point)]), *shift])
+
+    def measured(self, answers: ScaledAnswers) -> float | None:
+        """Its value for the clients that answered, as they measured; None for a worst case."""
+        if self.kind == "mean":
+            return float(np.mean(answers.values))
+        if self.kind == "quantile":
+            return float(np.quantile(answers.values, self.point, method="inverted_cdf"))
+        return float(np.mean(_beyond(answers, answers.values, self.point))) if self.kind == "share" else None
 
     def quantity(self, scale: Scale, *, local: str) -> str:
         """What it is, as the subject of a sentence."""
@@ -131,7 +140,7 @@ def change_bound(
     --------
     >>> import riskband as rb
     >>> changes = rb.ClientChanges.from_counts([1, 0, 2, 1] * 10, [3, 5, 2, 4] * 10, 100)
-    >>> rb.change_bound(changes, "change", delta=0.05).value <= 0.01
+    >>> rb.change_bound(changes, "change", delta=0.05).value <= 0.06
     True
     """
     check_kind("changes", changes, ClientChanges, remedy="make them with ClientChanges.between(old, new)")
@@ -194,7 +203,7 @@ def _bound(
         assumptions=(
             *assumptions_of(answers, needs_binary=eta > 0.0),
             *of_kind,
-            *chosen_before(number=(str(number), None), sides=(sides, "worse")),
+            *chosen_before(bound_on=(f"{number}{' from both sides' if is_from_both else ''}", None)),
             *(chosen_before(local=(local, "marginal")) if function == "change_bound" else ()),
         ),
         recipe=recipe(function, arguments, answers),
@@ -231,18 +240,20 @@ def _bad_end(answers: ScaledAnswers, kind: str, level: float, delta: float, eta:
 def _most_beyond(
     answers: ScaledAnswers, threshold: float, delta: float, eta: float, *, is_mirrored: bool = False
 ) -> float:
-    """Upper limit for the share of clients beyond a threshold, or mirrored for that of all others.
-
-    A change is beyond a threshold if it is above it, a score also if it is equal.
-    """
-    if isinstance(answers, ClientChanges):
-        values = answers.upper_limits(eta) if eta else answers.values
-        is_beyond = values >= -threshold if is_mirrored else values > threshold
-    else:
-        is_low = answers.scale.is_higher_better != is_mirrored
-        is_beyond = answers.values <= threshold if is_low else answers.values >= threshold
-        is_beyond = ~is_beyond if is_mirrored else is_beyond
+    """Upper limit for the share of clients beyond a threshold, or mirrored for that of all others."""
+    values = answers.upper_limits(eta) if eta else answers.values
+    is_beyond = _beyond(answers, values, threshold, is_mirrored=is_mirrored)
     return min(float(clopper_pearson(counted(answers.unit, is_beyond), answers.num_counted, delta)) / (1.0 - eta), 1.0)
+
+
+def _beyond(
+    answers: ScaledAnswers, values: FloatArray, threshold: float, *, is_mirrored: bool = False
+) -> npt.NDArray[np.bool_]:
+    """Which values are beyond a threshold, or mirrored are not: a change if it is above it, a score also if equal."""
+    if isinstance(answers, ClientChanges):
+        return values >= -threshold if is_mirrored else values > threshold
+    is_low = answers.scale.is_higher_better != is_mirrored
+    return np.asarray((values <= threshold if is_low else values >= threshold) != is_mirrored)
 
 
 def assumptions_of(answers: ScaledAnswers, *, needs_binary: bool = False) -> tuple[str, ...]:
