@@ -60,7 +60,8 @@ class Scale:
 
     def from_unit(self, shares: FloatArray) -> FloatArray:
         """Return the numbers that `to_unit` moves to these."""
-        return np.asarray(self.low + (self.high - self.low) * (1.0 - shares if self.is_higher_better else shares))
+        shares = 1.0 - shares if self.is_higher_better else shares
+        return np.asarray(self.low * (1.0 - shares) + self.high * shares)  # so that both ends are met
 
     @property
     def worst(self) -> str:
