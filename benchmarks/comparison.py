@@ -5,7 +5,7 @@
 Risks under the old model ~ Beta(3, 21), 200 examples for each client; the new one repairs a fifth of the errors and
 makes one of a hundred right examples wrong. Upper bounds above the true mean change, as means over networks: paired,
 and of the new mean from above minus the old one from below, at delta/2 each. And how often the prediction interval of
-a random-effects model misses the true change of the next client, where a tenth gets worse by 0.2, others better by 0.02.
+a random-effects model misses the true change of the next client, where a tenth gets .2 worse, others .02 better.
 """
 
 from __future__ import annotations
