@@ -109,6 +109,11 @@ def certified_on_scale(
     if divergence is not None and not has_next:
         worst = list(families)[-1]
         asked += [f"{worst}:{divergence}:{size:.15g}" for size in np.ravel(budget).tolist() if size]
+    if not has_next and (divergence is None) == np.any(budget):
+        raise ValueError(
+            f"a divergence and a budget above 0 go together, got {divergence!r:.80} and {budget!r:.80}; say "
+            "divergence='chi2', budget=0.1"
+        )
     asked = [name for name in dict.fromkeys(asked) if name not in behind]
     part = check_delta(delta) / (len(asked) + len(behind) + has_next)
     if is_unasked and are_few(answers, delta=delta):
