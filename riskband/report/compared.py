@@ -76,7 +76,9 @@ def compare(
     asked: dict[str, Any] = {"numbers": numbers, "require": require, "num_next": num_next, "population": population}
     asked |= {"divergence": divergence, "budget": budget}
     if isinstance(new, Mapping):
-        part = check_delta(delta) / max(len(new), 1)
+        if not new:
+            raise ValueError("there must be a new model, got an empty mapping; give new models by name")
+        part = check_delta(delta) / len(new)
         return {name: compare(old, each, delta=part, **asked) for name, each in new.items()}
     if new is None:
         if not isinstance(old, ClientChanges):
@@ -101,7 +103,8 @@ def certified_on_scale(
     """Return what is found of changes or scores: each number, and the next clients, with an equal part of delta."""
     gated, families = read_requirements(require), CHANGES if isinstance(answers, ClientChanges) else SCORES
     behind = [str(ScaledNumber.of(name, families)) for name in numbers_behind(gated)]
-    asked = [str(ScaledNumber.of(name, families)) for name in numbers]
+    named = [numbers] if isinstance(numbers, str) or not isinstance(numbers, Iterable) else numbers
+    asked = [str(ScaledNumber.of(name, families)) for name in named]
     has_next = num_next is not None or population is not None
     is_unasked, found = not (asked or gated or has_next or divergence), dict[str, Certificate]()
     if is_unasked:
@@ -109,6 +112,11 @@ def certified_on_scale(
     if divergence is not None and not has_next:
         worst = list(families)[-1]
         asked += [f"{worst}:{divergence}:{size:.15g}" for size in np.ravel(budget).tolist() if size]
+    if not has_next and (divergence is None) == np.any(budget):
+        raise ValueError(
+            f"a divergence and a budget above 0 go together, got {divergence!r:.80} and {budget!r:.80}; say "
+            "divergence='chi2', budget=0.1"
+        )
     asked = [name for name in dict.fromkeys(asked) if name not in behind]
     part = check_delta(delta) / (len(asked) + len(behind) + has_next)
     if is_unasked and are_few(answers, delta=delta):

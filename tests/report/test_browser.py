@@ -17,6 +17,7 @@ import riskband as rb
 from riskband.report.page import report_page
 from tests.house import ROOT
 from tests.report.test_page import HOSTILE, SECTIONS, adversarial_answers, answers_of
+from tests.report.test_scaled_page import CHANGES, SCORES
 from tests.server.running import run_app
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -121,6 +122,17 @@ def test_the_band_is_read_by_pointer_and_by_keys(browser, path):
         assert readout.inner_text() != said
 
 
+def test_the_arrows_say_which_client_it_is(browser, tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text(report_page(CHANGES, delta=0.05))
+    worst = CHANGES.names[int(CHANGES.values.argmax())]
+    with opened(browser, path) as page:
+        page.get_by_role("img", name="Who gets worse").focus()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowLeft")
+        assert page.locator("#chart-1 .readout").inner_text().startswith(f"client, the worst first: 1. {worst}: 0.")
+
+
 def test_the_readout_rounds_no_budget(browser, tmp_path):
     path = tmp_path / "report.html"
     path.write_text(report_page(rb.wasserstein_mean(adversarial_answers(), delta=0.05, cost_budget=[0.0, 0.0123456])))
@@ -187,7 +199,10 @@ def test_a_phone_shows_no_cell_narrower_than_six_characters_and_nothing_beside_t
     risks.write_text(report_page(answers_of(60), delta=0.05))
     moved.write_text(report_page(rb.wasserstein_mean(adversarial_answers(), delta=0.05, cost_budget=[0.0, 0.1])))
     trained.write_text(report_page(rb.mean_bound(answers_of(30, answered_by="trainers"), delta=0.05)))
-    for each in (path, risks, moved, trained):
+    changes, scores = tmp_path / "changes.html", tmp_path / "scores.html"
+    changes.write_text(report_page(CHANGES, delta=0.05, require=["change<=0.2", "harmed:0.02<=0.8"]))
+    scores.write_text(report_page(SCORES, delta=0.05))
+    for each in (path, risks, moved, trained, changes, scores):
         with opened(browser, each) as page:
             page.set_viewport_size({"width": 375, "height": 800})
             page.locator("details").evaluate_all("all => all.forEach((fold) => { fold.open = true; })")
