@@ -40,7 +40,8 @@ def run(options: argparse.Namespace) -> int:
     say = partial(print, file=sys.stderr) if options.json else print
     say(who_made_the_model(options.answered_by, option="--answered-by {}"))
     asked = {"numbers": options.number, "require": options.require, "num_next": options.next}
-    asked |= {"population": options.population, "divergence": options.divergence, "budget": options.budget}
+    asked |= {"population": options.population}
+    asked |= {"divergence": options.divergence, "budget": options.budget} if options.divergence else {}
     statuses = []
     for file in options.new:
         changes = rb.ClientChanges.between(read[options.old], read[file])

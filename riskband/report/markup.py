@@ -16,7 +16,7 @@ PAGE = r"""<!doctype html>
 <meta name="generator" content="riskband {{ version }}">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src '{{ style_hash }}'; script-src '{{ script_hash }}'; base-uri 'none'; form-action 'none'">
 <meta name="color-scheme" content="light dark">
-<title>{{ view.title }} – {{ view.subject.kind }}</title>
+<title>{{ view.title }} – {{ view.kind }}</title>
 <style>{{ style|safe }}</style>
 </head>
 <body>
@@ -76,7 +76,7 @@ PAGE = r"""<!doctype html>
 {% macro label(text) %}<span class="label{{ ' estimate' if text == 'ESTIMATE' }}">{{ text }}</span>{% endmacro %}
 <a class="skip" href="#answer">Skip to the answer</a>
 <header>
-<p class="kind">{{ view.subject.kind }}{% if view.is_public %} · public version, without what each client measured{% endif %}</p>
+<p class="kind">{{ view.kind }}{% if view.is_public %} · public version, without what each client measured{% endif %}</p>
 <h1>{{ view.title }}</h1>
 {{ terms(view.about) }}
 {% if view.unsaid %}<p class="note">Not stated: {{ view.unsaid|join(', ') }}.</p>{% endif %}
@@ -91,7 +91,7 @@ PAGE = r"""<!doctype html>
 <p class="sentence">{{ view.sentence }} {{ label(view.label) }}</p>
 {% if not view.is_public %}<p>{{ view.measured }}</p>{% endif %}
 <p class="note">{{ view.together }}</p>
-<p>{{ view.subject.number }}{% if view.has_measured %} A <i>measured risk</i> is that mean over a client’s own test examples; its true risk may be higher or lower.{% endif %}</p>
+<p>{{ view.number }}{% if view.has_measured %} A <i>measured risk</i> is that mean over a client’s own test examples; its true risk may be higher or lower.{% endif %}</p>
 {% if view.gate %}
 {% call table('What was required.' ~ (' With probability at least ' ~ view.sure ~ ' no verdict is a wrong PASS or a wrong FAIL.' if view.light.word != 'ESTIMATE ONLY' else ''), ['Requirement', 'Verdict', measured_head, 'Why']) %}
 {% for each, known in view.verdicts %}
@@ -99,7 +99,7 @@ PAGE = r"""<!doctype html>
 {% endfor %}
 {% endcall %}
 {% else %}
-<p>No requirement was set, so this page has no verdict. State one before the next evaluation, for example <code>--require "{{ view.subject.example }}"</code>.</p>
+<p>No requirement was set, so this page has no verdict. State one before the next evaluation, for example <code>--require "{{ view.example }}"</code>.</p>
 {% endif %}
 </section>
 <section id="who" aria-labelledby="h2">

@@ -130,16 +130,19 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
     rows, tails, shown = ((), {}, set()) if scaled else _tails(found, threshold)
     made |= tails
     verdicts = () if gate is None else gate.verdicts
-    shifted = {name: each for name, each in certificates.items() if scaled and _is_of_shifts(each)}
+    shifted = {name: each for name, each in certificates.items() if scaled and _is_of_other_networks(each)}
     left = ((name, each) for name, each in certificates.items() if each.axes or each is not main)
     others = [each for name, each in left if not (name in shifted or each.name in shown)]
     everything = {**certificates, **{_unused(name, certificates): each for name, each in made.items()}}
+    kind, number, example = subject_of(found.answers)
     once = said_once((*everything.values(), *filter(None, (gate,))), delta=found.delta)
     of_these = partial(about_these, answers=found.answers)
     return {
         "title": title,
         "is_public": public,
-        "subject": subject_of(found.answers),
+        "kind": kind,
+        "number": number,
+        "example": example,
         "light": light._replace(reason=of_these(light.reason)),
         "sentence": capital(sentence(main)),
         "label": LABELS[main.validity],
@@ -261,7 +264,7 @@ def _measured_first(main: Certificate, found: Findings) -> str:
     return f"Measured on the clients that answered: {said}."
 
 
-def _is_of_shifts(certificate: Certificate) -> bool:
+def _is_of_other_networks(certificate: Certificate) -> bool:
     return certificate.kind.startswith("worst_") or certificate.recipe["arguments"].get("divergence") is not None
 
 

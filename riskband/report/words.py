@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -170,32 +170,23 @@ def harm(certificate: Certificate) -> str:
     return capital(as_sentence(claim, delta=certificate.delta, validity=certificate.validity))
 
 
-class Subject(NamedTuple):
-    """What a report is about."""
-
-    kind: str  # of report
-    number: str  # what each client has
-    example: str  # of a requirement
-
-
-def subject_of(answers: Mapping[str, Any]) -> Subject:
-    """Return what a report of these answers is about."""
+def subject_of(answers: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return what kind of report there is of these answers, what number each client has, and a requirement on it."""
     scale = scale_of(answers)
     if scale is None:
-        number = "A risk is the mean loss of the model on one client, from 0 (no error) to 1."
-        return Subject("Risk report", number, "mean<=0.2")
+        return "Risk report", "A risk is the mean loss of the model on one client, from 0 (no error) to 1.", "mean<=0.2"
     if "old" in answers:
         number = (
             "A change of the risk is the mean loss of the new model on one client minus that of the old one, on the "
             "same examples: above 0 where the new model is worse."
         )
-        return Subject("Comparison of two models", number, "change<=0.01")
+        return "Comparison of two models", number, "change<=0.01"
     better, sign = ("larger", ">=") if scale.is_higher_better else ("smaller", "<=")
     number = (
         f"The {scale.noun} of a client lies between {scale.low:g} and {scale.high:g}; a {better} one is better. "
         "Bounds are about what unseen clients would measure."
     )
-    return Subject(f"Report on the {scale.noun}", number, f"score{sign}{(scale.low + scale.high) / 2:g}")
+    return f"Report on the {scale.noun}", number, f"score{sign}{(scale.low + scale.high) / 2:g}"
 
 
 def about_these(text: str, answers: Mapping[str, Any]) -> str:
