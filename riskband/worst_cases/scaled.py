@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from riskband.answers.responses import FRESH_CLIENTS
 from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS, clopper_pearson
 from riskband.answers.scaled import ClientChanges, ClientScores, Scale, ScaledAnswers
 from riskband.bands.local_steps import OBSERVED_SIZES
@@ -28,6 +29,7 @@ from riskband.worst_cases.divergences import FDivergence, resolve_divergence
 from riskband.worst_cases.reweighting import within, worst_case_mean
 
 SIDES = ("worse", "two")
+FRESH_FOR_BOTH = "the clients that answered had no part in training, tuning or choosing either model"
 CHANGES = {"change": "mean", "change_quantile": "quantile", "harmed": "share", "worst_change": "worst"}
 SCORES = {"score": "mean", "score_quantile": "quantile", "score_share": "share", "worst_score": "worst"}
 """Names of the numbers of each kind of answers, with what they are."""
@@ -260,12 +262,11 @@ def assumptions_of(answers: ScaledAnswers, *, needs_binary: bool = False) -> tup
     """What every certificate from these answers assumes; `needs_binary` as for `shared_assumptions`."""
     noun, low, high = answers.scale.noun, exactly(answers.scale.low), exactly(answers.scale.high)
     in_range = f"every {noun} lies in [{low}, {high}], a range that was known before any answer"
-    of_losses = in_range
+    of_losses, fresh = in_range, FRESH_CLIENTS
     if isinstance(answers, ClientChanges):
-        of_losses = BINARY_LOSS if needs_binary and answers.binary else BOUNDED_LOSS
-    lines = (line.replace("mean loss", noun) for line in answers.responses.assumptions(of_losses))
-    which = "either model" if isinstance(answers, ClientChanges) else "the model"
-    return tuple(line.replace("choosing the model", f"choosing {which}") for line in lines)
+        of_losses, fresh = BINARY_LOSS if needs_binary and answers.binary else BOUNDED_LOSS, FRESH_FOR_BOTH
+    lines = answers.responses.assumptions(of_losses)
+    return tuple(line.replace("mean loss", noun).replace(FRESH_CLIENTS, fresh) for line in lines)
 
 
 def on_scale(certificate: Certificate, answers: ScaledAnswers) -> Certificate:

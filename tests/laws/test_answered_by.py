@@ -13,6 +13,7 @@ from riskband.functionals.weights import QuantileWeight
 from riskband.selection import FRESH_FOR_CANDIDATES
 from riskband.verification import FUNCTIONS
 from riskband.wording import TRAINERS_ANSWERED
+from riskband.worst_cases.scaled import FRESH_FOR_BOTH
 
 VALUES = [0.1, 0.2, 0.3, 0.1] * 5
 LINEAR = QuantileWeight.from_density(np.polynomial.Polynomial([0, 2]), name="linear")
@@ -115,7 +116,7 @@ def test_no_function_is_left_out():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_certificate_assumes_that_the_clients_had_no_part_in_the_model(name):
-    expected = FRESH_FOR_CANDIDATES if name == "select" else FRESH_CLIENTS
+    expected = {"select": FRESH_FOR_CANDIDATES, "change_bound": FRESH_FOR_BOTH}.get(name, FRESH_CLIENTS)
     assert of_fresh_clients()[name].assumptions.count(expected) == 1
     assert TRAINERS_ANSWERED not in of_fresh_clients()[name].assumptions
     assert "answered_by" not in json.dumps(of_fresh_clients()[name].recipe)  # stored as before
@@ -128,7 +129,7 @@ def test_whatever_is_made_of_the_answers_of_trainers_is_an_estimate_and_says_why
     assert made.validity == ESTIMATE
     assert made.statement.startswith("Estimate, not a proved bound: ")
     assert made.assumptions.count(TRAINERS_ANSWERED) == 1
-    assert not {FRESH_CLIENTS, FRESH_FOR_CANDIDATES} & set(made.assumptions)
+    assert not {FRESH_CLIENTS, FRESH_FOR_CANDIDATES, FRESH_FOR_BOTH} & set(made.assumptions)
     np.testing.assert_array_equal(made.value, fresh.value)  # the number is what it was, only the word is not
     assert json.loads(made.to_json()) == made.to_dict()
     assert verified(made.to_dict()).ok
