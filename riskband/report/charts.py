@@ -17,7 +17,7 @@ from riskband.wording import rounded_down, rounded_up
 WIDTH, HEIGHT = 680, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 12, 46
 _MOST_TICKS = 7
-_HALF_HEAD, _HALF_BAR = 3, 5  # pixels: half the width of an arrow's head, and of a bar
+_HALF_HEAD = 3.5  # pixels: half the width of an arrow's head
 _MOST_POINTS = 400  # of a curve: steps narrower than a pixel are one
 
 
@@ -123,13 +123,10 @@ class Arrows(Chart):
         """Return the arrows that end at a curve; NaN is none."""
         parts = []
         for x, start, end in zip(self.x.tolist(), self.start.tolist(), curve.y.tolist(), strict=True):
-            if start == end:
-                parts.append(f"M{self._across(x) - _HALF_BAR:.1f} {self._up(end):.1f}h{2 * _HALF_BAR}")
-            elif end == end:  # no NaN
-                back = _HALF_HEAD if end > start else -_HALF_HEAD  # an SVG's y axis points downwards
-                tip = f"{self._across(x):.1f} {self._up(end):.1f}"
-                line = f"M{self._across(x):.1f} {self._up(start):.1f}L{tip}"
-                parts.append(f"{line}l-{_HALF_HEAD} {back}M{tip}l{_HALF_HEAD} {back}")
+            if end == end:  # no NaN
+                tip, back = f"{self._across(x):.1f} {self._up(end):.1f}", _HALF_HEAD * np.sign(end - start)
+                head = f"l-{_HALF_HEAD} {back:g}M{tip}l{_HALF_HEAD} {back:g}"  # an SVG's y axis points downwards
+                parts.append(f"M{self._across(x):.1f} {self._up(start):.1f}L{tip}{head}")
         return "".join(parts)
 
     def _said_at(self, index: int) -> list[str]:
