@@ -6,6 +6,8 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
+from scipy.special import rel_entr
 from scipy.stats import beta, binom, binomtest, multinomial
 
 import riskband as rb
@@ -37,6 +39,16 @@ def test_without_the_counts_the_limits_are_those_of_both_error_rates():
     np.testing.assert_allclose(changes.upper_limits(0.2), above - below, atol=1e-12)
     known = rb.ClientChanges([0.2, 0.1], [0.18, 0.3], [100, 50], num_worse=[0, 10])
     assert np.all(known.upper_limits(0.2) < changes.upper_limits(0.2))
+
+
+def test_limits_of_losses_other_than_0_and_1_are_chernoffs():
+    def kl(p, q):
+        return rel_entr(p, q) + rel_entr(1.0 - p, 1.0 - q) - np.log(2.0 / 0.2) / 30
+
+    changes = rb.ClientChanges([0.21, 0.3], [0.13, 0.4], 30, binary=False)
+    above = [brentq(lambda q, p=p: kl(p, q), p, 1.0 - 1e-9) for p in (0.13, 0.4)]
+    below = [brentq(lambda q, p=p: kl(p, q), 1e-9, p) for p in (0.21, 0.3)]
+    np.testing.assert_allclose(changes.upper_limits(0.2), np.subtract(above, below), atol=1e-9)
 
 
 RATES = [0.0, 0.02, 0.1, 0.3, 0.5]
