@@ -233,6 +233,12 @@ def test_what_is_required_of_scores_and_changes_has_the_direction_that_is_writte
         ("worst_change:chi2:0.1>=-0.5", "PASS"),
     ):
         assert rb.require(better, text, delta=0.05).verdict == verdict, text
+    found = {
+        name: rb.score_bound(aucs, name, delta=0.025, sides="two").lower for name in ("score", "worst_score:chi2:0.1")
+    }
+    assert found["worst_score:chi2:0.1"] < found["score"]
+    between = f"worst_score:chi2:0.1>={np.mean(list(found.values()))}"  # what the mean without a shift would meet
+    assert rb.require(aucs, between, delta=0.05).verdict == "NOT DECIDED"
     minutes = rb.ClientScores([60.0] * 40, False, name="minutes", high=1440.0)
     assert rb.require(minutes, "score_quantile:0.9<=60", delta=0.05).verdict == "PASS"
 

@@ -103,6 +103,23 @@ def test_the_share_of_harmed_clients_is_false_no_more_often_than_delta_exactly(n
     assert max(rates) <= 0.05
 
 
+@pytest.mark.parametrize("num_clients", [20, 50])
+def test_a_quantile_of_changes_is_false_no_more_often_than_delta_exactly(num_clients):
+    """All clients at or above the quantile are at it, where their limits fail most often, and the others far below."""
+    rates = []
+    for level in (0.3, 0.5, 0.8):
+        bounds = []
+        for num_below in range(num_clients + 1):
+            worse, better = np.repeat([[0, 20], [20, 0]], [num_below, num_clients - num_below], axis=0).T
+            changes = rb.ClientChanges.from_counts(worse, better, 20)
+            bounds.append(rb.change_bound(changes, f"change_quantile:{level}", delta=0.05).value)
+        for n, at in itertools.product((20, 100), ((0.02, 0.0), (0.06, 0.03), (0.3, 0.279))):
+            below = level + (1.0 - level) * (1.0 - share_above(n, at, at[0] - at[1] - 1e-12))
+            chances = binom.pmf(np.arange(num_clients + 1), num_clients, below)
+            rates.append(chances @ (np.array(bounds) < 0.0))
+    assert 0.005 < max(rates) <= 0.05
+
+
 def test_a_share_counts_the_clients_above_and_not_those_at_the_threshold():
     """Two of 100 worse is 0.02, as it is written; a score at the threshold counts, from either end."""
     changes = rb.ClientChanges.from_counts([2, 3, 2, 0], [0, 0, 0, 1], 100)
