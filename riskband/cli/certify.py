@@ -131,7 +131,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = topic("what to certify")
     shared = "probability that anything certified fails, shared by what is asked (default: 0.05)"
     add("--delta", help=shared, type=float, default=0.05)
-    default = "mean risk (default, with --quantile 0.9 and --cvar 0.9, if nothing is asked)"
+    default = "mean risk (default, if nothing is asked: with --quantile 0.9 and --cvar 0.9, or of few the next client)"
     add("--mean", help=default, action="store_true")
     add("--quantile", help="risk that this share of clients does not exceed", metavar="LEVEL", **levels)
     add("--cvar", help="mean of the worst 1 - LEVEL", metavar="LEVEL", **levels)
@@ -156,7 +156,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add = topic("verdicts")
     status = "PASS, FAIL or NOT DECIDED, and exit status 0, 1 or 3"
-    required = f"{status}: 'quantile:0.9<=0.3', 'worst_mean:chi2:0.1<=0.2', …"
+    required = f"{status}: 'quantile:0.9<=0.3', 'next:20:0.3<=3', 'worst_mean:chi2:0.1<=0.2', …"
     add("--require", help=required, nargs="+", metavar="NAME<=LIMIT", **again)
 
     add = topic("output")
