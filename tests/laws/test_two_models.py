@@ -314,6 +314,10 @@ REFUSED = {
     "changes for risks": (lambda: rb.mean_bound(CHANGES, delta=0.1), "must be of type ClientRisks"),
     "a risk required": (lambda: rb.require(CHANGES, "mean<=0.1", delta=0.1), "got ClientChanges"),
     "a change required": (lambda: rb.require(MINUTES, "change<=0.1", delta=0.1), "must be of type ClientChanges"),
+    "a limit in percent": (
+        lambda: rb.require(rb.ClientScores([0.5] * 9, False), "score<=70", delta=0.1),
+        "some of its values from 0 to 1 and not all, got <= 70; that is the range of the score",
+    ),
     "a worst mean in doubt": (
         lambda: rb.score_bound(rb.ClientScores([0.5] * 9, True, contamination=1), "worst_score:chi2:0.1", delta=0.1),
         "does not know missing or wrong answers; use a mean",
