@@ -19,8 +19,6 @@ from riskband.cli.terminal import summary_on_scale
 from riskband.report.words import about
 from riskband.worst_cases.requirements import EXIT_STATUS
 
-_BUDGETS = [0.05, 0.1]
-
 
 def run(options: argparse.Namespace) -> int:
     """Read the tables, compare each new model with the old one, print that, and write what was asked for."""
@@ -42,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     say = partial(print, file=sys.stderr) if options.json else print
     say(who_made_the_model(options.answered_by, option="--answered-by {}"))
     asked = {"numbers": options.number, "require": options.require, "num_next": options.next}
-    budget = options.budget or (_BUDGETS if options.divergence else 0.0)
+    budget = options.budget or ([0.05, 0.1] if options.divergence else 0.0)
     asked |= {"population": options.population, "divergence": options.divergence, "budget": budget}
     statuses = []
     for file in options.new:
