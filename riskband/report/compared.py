@@ -46,7 +46,8 @@ def compare(
         What the same clients measured of either model. Or `old` alone: `ClientChanges`. Or several new models by name:
         they share delta equally, and the outcome is a mapping.
     delta : float
-        Probability that anything of it fails, in (0, 1); shared equally by what is asked.
+        Probability that anything of it fails, in (0, 1); shared equally by what is asked. If nothing is, and few
+        clients answered, what their ranks say of the next one may have a probability of its own beside it.
     numbers : iterable of str
         What is bounded from above, as `change_bound` reads it. By default, if nothing else is asked, the mean change
         and the share of clients that get worse by more than 0.05; of few clients the next one instead of the latter.
