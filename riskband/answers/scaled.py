@@ -27,6 +27,7 @@ from riskband.checks import (
 )
 from riskband.wording import in_full
 
+SAME_ROWS = "old and new are of the same clients, in the same order"
 _LONGEST = 40  # characters of a score's name
 _ROUNDING = 1e-15  # of a number in [0, 1] that 1 was taken from
 
@@ -219,7 +220,9 @@ class ClientChanges(ScaledAnswers):
                 )
                 raise ValueError(f"both evaluations must have the same clients, got {found}; drop them, or ask them")
             new = new.of_clients(np.array([new.names.index(name) for name in old.names]))
-        differs = np.flatnonzero(old.num_examples != new.num_examples) if len(old) == len(new) else np.array([0])
+        elif len(old) != len(new):
+            raise ValueError(f"both must have the same clients, got {len(old)} and {len(new)}; name them, or drop some")
+        differs = np.flatnonzero(old.num_examples != new.num_examples)
         if differs.size:
             k = int(differs[0])
             of = old.names[k] if old.names else f"row {k + 1}"
@@ -273,6 +276,11 @@ class ClientChanges(ScaledAnswers):
         """Return keyword arguments that make these answers again."""
         said = {"num_worse": self.num_worse, "names": self.names, "groups": self.groups}
         return {**super().to_dict(), **{name: plain(each) for name, each in said.items() if each is not None}}
+
+    @property
+    def own_assumptions(self) -> tuple[str, ...]:
+        """That rows match, where no names and no counts of both models together say so."""
+        return (SAME_ROWS,) if self.names is None and self.num_worse is None else ()
 
     @property
     def scale(self) -> Scale:

@@ -46,7 +46,8 @@ def compare(
         What the same clients measured of either model. Or `old` alone: `ClientChanges`. Or several new models by name:
         they share delta equally, and the outcome is a mapping.
     delta : float
-        Probability that anything of it fails, in (0, 1); shared equally by what is asked.
+        Probability that anything of it fails, in (0, 1); shared equally by what is asked. If nothing is, and few
+        clients answered, what their ranks say of the next one may have a probability of its own beside it.
     numbers : iterable of str
         What is bounded from above, as `change_bound` reads it. By default, if nothing else is asked, the mean change
         and the share of clients that get worse by more than 0.05; of few clients the next one instead of the latter.
@@ -101,7 +102,8 @@ def certified_on_scale(
     budget: float | list[float] = 0.0,
 ) -> Findings:
     """Return what is found of changes or scores: each number, and the next clients, with an equal part of delta."""
-    gated, families = read_requirements(require), CHANGES if isinstance(answers, ClientChanges) else SCORES
+    gated = read_requirements(require, answers.scale)
+    families = CHANGES if isinstance(answers, ClientChanges) else SCORES
     behind = [str(ScaledNumber.of(name, families)) for name in numbers_behind(gated)]
     named = [numbers] if isinstance(numbers, str) or not isinstance(numbers, Iterable) else numbers
     asked = [str(ScaledNumber.of(name, families)) for name in named]

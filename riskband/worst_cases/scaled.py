@@ -204,6 +204,7 @@ def _bound(
         method=method,
         assumptions=(
             *assumptions_of(answers, needs_binary=eta > 0.0),
+            *answers.own_assumptions,
             *of_kind,
             *chosen_before(bound_on=(f"{number}{' from both sides' if is_from_both else ''}", None)),
             *(chosen_before(local=(local, "marginal")) if function == "change_bound" else ()),
@@ -281,6 +282,6 @@ def on_scale(certificate: Certificate, answers: ScaledAnswers) -> Certificate:
         value=np.full(bounds.shape, scale.high) if scale.is_higher_better else moved,
         lower=moved if scale.is_higher_better else None,
         details={name: scale.from_unit(np.asarray(each)) for name, each in certificate.details.items()},
-        assumptions=tuple(said.get(line, line) for line in certificate.assumptions),
+        assumptions=(*(said.get(line, line) for line in certificate.assumptions), *answers.own_assumptions),
         recipe={**certificate.recipe, **answers.provenance()},
     )
