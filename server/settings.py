@@ -240,7 +240,7 @@ class Asking(Section):
     privacy: Annotated[str, rule(lambda noise: not noise or mechanism_of(noise))] = Field(
         description='give "laplace:EPSILON" or "gaussian:RHO" with a number from 1e-6 to 1e12, or "" for no noise; '
         "with noise local is marginal or counted, for wasserstein the protocol one-round, cost-bound 0, no box at a "
-        "layer and no smoothing; not for secure_histogram, nor with an evaluator"
+        "layer and no smoothing; not for secure_histogram or comparison, nor with an evaluator"
     )
     node_timeout: Positive = Field(description="seconds to wait for the clients to connect")
     reply_timeout: Positive = Field(description="seconds to wait for the answers of one round")

@@ -38,6 +38,7 @@ class Unseen:
     # Shape (num_unseen,), risks under each candidate of a selection, one of which is the model of `risks`; empty for
     # one model.
     by_candidate: Mapping[str, np.ndarray] = field(default_factory=dict)
+    changes: np.ndarray = field(default_factory=lambda: np.empty(0))  # of two models: the risks' changes, in [-1, 1]
 
     @property
     def distribution(self) -> RiskDistribution:

@@ -87,6 +87,10 @@ class Study(ABC):
         """Return the names of the figure's files that a run writes."""
         return [f"{self.figure_stem}.{kind}" for kind in config.results.figure_format if kind != "none"]
 
+    def checkpoints(self, config: RunConfig) -> dict[str, str]:
+        """Return the files that weights of the run's model are read from, by their keys."""
+        return {"checkpoint": config.model.checkpoint} if config.model.training == "checkpoint" else {}
+
     def prepare(self, config: RunConfig, grid: Grid | None) -> UnderTest:
         """Return what is put before the clients; they are needed now only when ``training = "fedavg"``."""
         if config.network.evaluator:
