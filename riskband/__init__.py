@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 # fmt: off
 __all__ = [
     # answers
-    "ClientRisks", "HistogramLimits", "HistogramRisks", "JointRisks", "AdversarialAnswers", "AnswerNoise",
-    "RiskDistribution", "risk_histogram", "default_multipliers", "num_clients_needed",
+    "ClientRisks", "ClientChanges", "ClientScores", "HistogramLimits", "HistogramRisks", "JointRisks",
+    "AdversarialAnswers", "AnswerNoise", "RiskDistribution", "risk_histogram", "default_multipliers",
+    "num_clients_needed",
     # bands
     "Band", "band", "joint_band", "OptimisedLevels", "split_clients",
     # bounds
@@ -25,14 +26,14 @@ __all__ = [
     "dispersion_certificate", "measured_dispersion", "extremal_distributions",
     # worst cases
     "DIVERGENCES", "custom_divergence", "binary_worst_case", "worst_case_cdf", "worst_case_mean", "breakdown",
-    "next_clients", "divergence_estimate", "divergence_lower_bound",
+    "next_clients", "change_bound", "score_bound", "divergence_estimate", "divergence_lower_bound",
     "wasserstein_mean", "wasserstein_cdf", "wasserstein_breakdown", "wasserstein_published",
     # groups
     "group_bands", "group_certificate", "group_intervals",
     # selection
     "Objective", "select",
-    # requirements
-    "require", "plan",
+    # two models, and requirements
+    "compare", "require", "plan",
     # certificates
     "Certificate", "verify", "report_page",
 ]
@@ -45,6 +46,7 @@ _NAMES = {
     "answers.joint": "JointRisks",
     "answers.noise": "AnswerNoise",
     "answers.risks": "ClientRisks",
+    "answers.scaled": "ClientChanges ClientScores",
     "bands.band": "Band band",
     "bands.joint": "joint_band joint_cdf",
     "bands.pilots": "split_clients",
@@ -61,6 +63,7 @@ _NAMES = {
     "groups.comparisons": "group_certificate group_intervals",
     "groups.group_bands": "group_bands",
     "means": "mean_bound",
+    "report.compared": "compare",
     "report.page": "report_page",
     "selection": "Objective select",
     "tuning": "OptimisedLevels",
@@ -71,6 +74,7 @@ _NAMES = {
     "worst_cases.planning": "plan",
     "worst_cases.requirements": "require",
     "worst_cases.reweighting": "breakdown worst_case_cdf worst_case_mean",
+    "worst_cases.scaled": "change_bound score_bound",
     "worst_cases.wasserstein": "wasserstein_breakdown wasserstein_cdf wasserstein_mean wasserstein_published",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
@@ -82,6 +86,7 @@ if TYPE_CHECKING:
     from riskband.answers.joint import JointRisks
     from riskband.answers.noise import AnswerNoise
     from riskband.answers.risks import ClientRisks
+    from riskband.answers.scaled import ClientChanges, ClientScores
     from riskband.bands.band import Band, band
     from riskband.bands.joint import joint_band, joint_cdf
     from riskband.bands.pilots import split_clients
@@ -109,6 +114,7 @@ if TYPE_CHECKING:
     from riskband.groups.comparisons import group_certificate, group_intervals
     from riskband.groups.group_bands import group_bands
     from riskband.means import mean_bound
+    from riskband.report.compared import compare
     from riskband.report.page import report_page
     from riskband.selection import Objective, select
     from riskband.tuning import OptimisedLevels
@@ -119,6 +125,7 @@ if TYPE_CHECKING:
     from riskband.worst_cases.planning import plan
     from riskband.worst_cases.requirements import require
     from riskband.worst_cases.reweighting import breakdown, worst_case_cdf, worst_case_mean
+    from riskband.worst_cases.scaled import change_bound, score_bound
     from riskband.worst_cases.wasserstein import (
         wasserstein_breakdown,
         wasserstein_cdf,

@@ -159,6 +159,8 @@ class Certificate(Drawn):
         """
         function, given = str(self.recipe.get("function")), self.recipe.get("arguments")
         given = given if isinstance(given, Mapping) else {}
+        if isinstance(given.get("number"), str):
+            return str(given["number"])
         points = map(given.get, _PARAMETERS)
         single = (each[0] if isinstance(each, list) and len(each) == 1 else each for each in points)
         parts = [_part(each) for each in single if isinstance(each, (str, float, int))]

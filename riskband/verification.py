@@ -13,6 +13,7 @@ from riskband.answers.adversarial import AdversarialAnswers
 from riskband.answers.histogram import HistogramLimits, HistogramRisks
 from riskband.answers.joint import JointRisks
 from riskband.answers.risks import ClientRisks
+from riskband.answers.scaled import is_scaled, rebuilt
 from riskband.bands.band import band
 from riskband.bands.joint import joint_band, joint_cdf
 from riskband.certificate import Certificate
@@ -28,6 +29,7 @@ from riskband.selection import selection_certificate
 from riskband.worst_cases.divergences import DIVERGENCES, FDivergence
 from riskband.worst_cases.next_clients import next_clients
 from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
+from riskband.worst_cases.scaled import change_bound, score_bound
 from riskband.worst_cases.wasserstein import wasserstein_cdf, wasserstein_mean, wasserstein_published
 
 Recipe = Mapping[str, Any]
@@ -50,6 +52,8 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
             worst_case_mean,
             worst_case_cdf,
             next_clients,
+            change_bound,
+            score_bound,
             dispersion_certificate,
             lorenz_certificate,
             quantile_certificate,
@@ -78,6 +82,8 @@ _WEIGHTS, _OF_WEIGHTS = ("client_weights", "unseen_weight"), 1e-7
 def _answers(data: Mapping[str, Any]) -> Any:
     if "radii" in data:
         return AdversarialAnswers(**data)
+    if is_scaled(data):
+        return rebuilt(data)
     if "counts" in data:
         return HistogramLimits(**data) if "eta" in data else HistogramRisks(**data)
     return JointRisks(**data) if np.ndim(data["values"]) == 2 else ClientRisks(**data)

@@ -8,6 +8,7 @@ import numpy as np
 
 import riskband as rb
 from riskband.answers.counts import binary_doubt, size_doubt
+from riskband.answers.scaled import ClientChanges, ScaledAnswers
 from riskband.report import words
 from riskband.report.asked import groups_problem
 from riskband.report.findings import Findings
@@ -16,16 +17,37 @@ from riskband.worst_cases.requirements import sizes_in_words
 
 
 def summary(found: Findings, risks: rb.ClientRisks, *, how_read: str, binary: bool | None) -> str:
-    """Return what is printed; `binary` is what was said of the loss."""
+    """Return what is printed of risks; `binary` is what was said of the loss."""
     worst = found.called(int(np.argmax(found.answers["values"])))
-    answers = words.who_answered(found.answers)
     lines = [
         f"{risks.num_clients} clients with {sizes_in_words(risks)} examples each; {how_read}",
         f"measured mean loss {risks.values.mean():.4f} (every client counts once), largest {risks.values.max():.4f} "
         f"({worst}); {_kind_of_loss(risks, binary)}",
-        *(f"{what}: {said}" for what, said in answers.items() if what not in _SAID),
-        f"{found.statement}:",
     ]
+    no_group = risks.groups is not None and "worst group" not in found.certificates
+    more = [f"  no group is bounded: {groups_problem(risks)}"] if no_group else []
+    return "\n".join([*lines, *_found(found, more)])
+
+
+def summary_on_scale(found: Findings, answers: ScaledAnswers, *, how_read: str) -> str:
+    """Return what is printed of changes or scores."""
+    bad, scale = answers.scale.to_unit(answers.values), answers.scale
+    lines = [
+        f"{answers.num_clients} clients; {how_read}",
+        f"measured mean {scale.noun} {answers.values.mean():.4f} (every client counts once), {scale.worst} "
+        f"{answers.values[np.argmax(bad)]:.4f} ({found.called(int(np.argmax(bad)))})",
+    ]
+    if isinstance(answers, ClientChanges):
+        worse, better = (np.flatnonzero(sign * answers.values > 0.0) for sign in (1, -1))
+        lines.append(f"measured worse at {worse.size} clients, better at {better.size}, the same at the others")
+    return "\n".join([*lines, *_found(found, [])])
+
+
+def _found(found: Findings, more: list[str]) -> list[str]:
+    """The lines on what was found, whatever was answered, with more about what is not bounded."""
+    answers = words.who_answered(found.answers)
+    lines = [f"{what}: {said}" for what, said in answers.items() if what not in _SAID]
+    lines.append(f"{found.statement}:")
     by_band = [name for each in found.events for name in each.certificates if each.holds == "band"]
     for name in found.certificates:
         if name not in by_band:
@@ -36,15 +58,14 @@ def summary(found: Findings, risks: rb.ClientRisks, *, how_read: str, binary: bo
     lines += [
         f"  {each}: not bounded from above by these answers, so without a certificate" for each in found.unbounded
     ]
-    if risks.groups is not None and "worst group" not in found.certificates:
-        lines.append(f"  no group is bounded: {groups_problem(risks)}")
+    lines += more
     lines += dict.fromkeys(f"  {each.statement}" for each in found.breakdowns)
     lines += ["if all of this is true:", *(f"  - {line}" for line in found.assumptions)]
     if found.gate is not None:
         lines += ["", "what was required, if all of the above is true:"]
         lines += [f"  {line}" for line in found.gate.statement.splitlines()]
         lines.append(f"{found.gate.verdict} (exit status {found.gate.exit_status})")
-    return "\n".join(lines)
+    return lines
 
 
 _SAID = ("Clients that answered", "Test examples of each client")  # in the first line
@@ -54,8 +75,10 @@ def _lines_of(found: Findings, name: str) -> Iterator[str]:
     certificate, why = found.certificates[name], found.says_nothing.get(name)
     quantity, given = certificate.quantity, certificate.recipe["arguments"]
     if not certificate.axes:
-        lower = "" if certificate.lower is None else f"{rounded_down(certificate.lower)} <= "
-        bound = f" <= {rounded_up(certificate.value)}" if why is None else f": no bound below 1; {why}"
+        low, high = words.ends_of(certificate)
+        lower = "" if low is None else f"{rounded_down(low)} <= "
+        bound = f": no bound below 1; {why}" if why else "" if high is None else f" <= {rounded_up(high)}"
+        bound = ": not bounded by these answers" if low is None and high is None else bound
         yield f"  {lower}{quantity}{_become(given['divergence'], given['budget']) if 'budget' in given else ''}{bound}"
         for group, size, bounds, measured in words.group_rows(certificate):
             yield f"    {group} ({size} clients): {bounds}, measured {measured}"

@@ -70,7 +70,7 @@ def stepwise(ranges: Sequence[Range], value_of: Callable[[Limit], float]) -> flo
 
 def observed_share(risks: ClientRisks, threshold: float, *, delta: float) -> float:
     """Upper bound on the share of clients that would measure a risk of at least a threshold."""
-    return float(clopper_pearson(_counted(risks, risks.values >= threshold), risks.num_counted, delta))
+    return float(clopper_pearson(counted(risks, risks.values >= threshold), risks.num_counted, delta))
 
 
 def planned_size(risks: ClientRisks) -> tuple[int, bool]:
@@ -111,9 +111,9 @@ class _Clients(NamedTuple):
         Who measured it counts in any case: then clients that measure their risk exactly cannot break the bound.
         """
         if self.risks.noise is not None:
-            return _counted(self.risks, self.risks.upper_limits(eta) >= self.threshold)
+            return counted(self.risks, self.risks.upper_limits(eta) >= self.threshold)
         is_possible = self.risks.upper_limits(eta) >= self.threshold if self.no_more is None else self.no_more > eta
-        return _counted(self.risks, is_possible | (self.risks.values >= self.threshold))
+        return counted(self.risks, is_possible | (self.risks.values >= self.threshold))
 
     def num_in_part(self, level: float) -> int:
         """Clients that measured more than those of the threshold do with probability `level`."""
@@ -134,7 +134,7 @@ def _share_limit(clients: _Clients, limit: Limit) -> float:
     return float(height * clopper_pearson(num_above, clients.risks.num_counted, delta))
 
 
-def _counted(risks: ClientRisks, is_above: np.ndarray) -> int:
+def counted(risks: ClientRisks, is_above: np.ndarray) -> int:
     """Number of clients above, with all those of which nothing is known."""
     num_unknown = risks.num_missing_worst + risks.contamination
     return min(int(np.sum(is_above)) + num_unknown, risks.num_counted)

@@ -20,7 +20,9 @@ from riskband.answers.responses import (
     TRUE_ANSWERS,
 )
 from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS
+from riskband.answers.scaled import Scale, ScaledAnswers, is_scaled, rebuilt
 from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate
+from riskband.checks import FloatArray
 from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import resolve
 from riskband.wording import (
@@ -34,6 +36,7 @@ from riskband.wording import (
     short_delta,
 )
 from riskband.worst_cases.divergences import binary_worst_case, resolve_divergence
+from riskband.worst_cases.scaled import CHANGES, SCORES, ScaledNumber
 
 LABELS = {"certificate": "certificate", "refuted": f"published, {FALSE_IN_GENERAL}", "estimate": "ESTIMATE"}
 """What stands beside a number, by the validity of its certificate."""
@@ -123,8 +126,35 @@ def about(lines: Iterable[str]) -> dict[str, str]:
     return said
 
 
+def scale_of(answers: Mapping[str, Any]) -> Scale | None:
+    """Return the scale of changes or scores, from the answers in a recipe; None for risks."""
+    return None if not is_scaled(answers) else rebuilt(answers).scale
+
+
+def ends_of(certificate: Certificate) -> tuple[FloatArray | None, FloatArray | None]:
+    """Return the lower and the upper bound; None for an end of the range of changes or scores, which says nothing."""
+    scale, upper = scale_of(certificate.recipe["answers"]), np.asarray(certificate.value)
+    lower = None if certificate.lower is None else np.asarray(certificate.lower)
+    if scale is None or "share" in certificate.kind or certificate.kind == "harmed":
+        return lower, upper
+    return (
+        None if lower is None or np.all(lower <= scale.low) else lower,
+        None if np.all(upper >= scale.high) else upper,
+    )
+
+
+def bound_in_words(certificate: Certificate) -> str:
+    """Return one number's bounds, each rounded to its safe side: "at most 0.1", "0.6 to 0.8", "at least 0.6"."""
+    lower, upper = ends_of(certificate)
+    if lower is None:
+        return "not bounded by these answers" if upper is None else f"at most {rounded_up(upper)}"
+    return f"at least {rounded_down(lower)}" if upper is None else f"{rounded_down(lower)} to {rounded_up(upper)}"
+
+
 def measured(name: str, answers: Mapping[str, Any], members: Sequence[int] | None = None) -> str:
     """Return a number of the clients that answered, or of some of them, as measured; a dash where none was."""
+    if is_scaled(answers):
+        return _measured_on_scale(name, rebuilt(answers))
     values = np.asarray(answers.get("values", ()))
     values = values[:, 0] if "radii" in answers else values  # without a movement
     if values.ndim != 1 or not values.size or answers.get("noise"):
@@ -133,6 +163,15 @@ def measured(name: str, answers: Mapping[str, Any], members: Sequence[int] | Non
         return f"{resolve(name).value(RiskDistribution.of_values(values if members is None else values[members])):.4f}"
     except ValueError:  # a worst case is nothing that clients measure
         return NOTHING
+
+
+def _measured_on_scale(name: str, answers: ScaledAnswers) -> str:
+    try:
+        number = ScaledNumber.of(name, {**CHANGES, **SCORES})
+    except ValueError:
+        return NOTHING
+    found = number.measured(answers)
+    return NOTHING if found is None else f"{found:.4f}"
 
 
 def attack(answers: Mapping[str, Any]) -> tuple[str, ...]:
@@ -244,7 +283,11 @@ def who_answered(answers: Mapping[str, Any]) -> dict[str, str]:
 
 def num_clients_of(answers: Mapping[str, Any]) -> int:
     """Return how many clients answered, from the answers in a recipe; 0 if they do not say."""
-    return int(np.sum(np.atleast_2d(answers["counts"])[0])) if "counts" in answers else len(answers.get("values", ()))
+    return (
+        int(np.sum(np.atleast_2d(answers["counts"])[0]))
+        if "counts" in answers
+        else len(answers.get("values", answers.get("new", ())))
+    )
 
 
 def group_rows(certificate: Certificate) -> tuple[tuple[str, str, str, str], ...]:
@@ -268,18 +311,22 @@ def rows_of_next(certificate: Certificate) -> tuple[tuple[str, str, str], ...]:
         return ()
     budgets = certificate.axes.get("budget", np.array([np.nan])).tolist()
     verb = "measure" if certificate.recipe["arguments"]["local"] == "observed" else "have"
+    scale = scale_of(certificate.recipe["answers"]) or Scale("risk")
+    bad, rounded = (certificate.lower, rounded_down) if scale.is_higher_better else (certificate.value, rounded_up)
     found = []
-    for budget, values in zip(budgets, np.atleast_2d(certificate.value), strict=True):
-        first = np.flatnonzero((values < 1.0) & (np.diff(values, prepend=np.inf) < 0.0))
+    for budget, values in zip(budgets, np.atleast_2d(np.asarray(bad)), strict=True):
+        shares = scale.to_unit(values)
+        first = np.flatnonzero((shares < 1.0) & (np.diff(shares, prepend=np.inf) < 0.0))
         shown = first[
             np.unique(np.linspace(0, max(first.size - 1, 0), _MOST_OF_NEXT).round().astype(int))[: first.size]
         ]
         size = "" if math.isnan(budget) else exactly(budget)
         found += [
-            (size, f"{verb} a risk above {rounded_up(values[n])}", f"at most {n} of {values.size}") for n in shown
+            (size, f"{verb} a {scale.noun} {scale.beyond} {rounded(values[n])}", f"at most {n} of {values.size}")
+            for n in shown
         ]
         if not shown.size:
-            found.append((size, f"{verb} any risk", f"all {values.size} may"))
+            found.append((size, f"{verb} any {scale.noun}", f"all {values.size} may"))
     return tuple(found)
 
 

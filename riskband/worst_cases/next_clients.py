@@ -17,6 +17,7 @@ from scipy.special import bdtrc, betainc, expit, gammaln
 
 from riskband.answers.responses import INDEPENDENT_ASKED, INDEPENDENT_CLIENTS
 from riskband.answers.risks import ClientRisks, check_risks, shared_assumptions
+from riskband.answers.scaled import ScaledAnswers
 from riskband.bands.local_steps import OBSERVED_SIZES, assumed_of_sizes
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, IntArray, check_budget, check_choice, check_count, check_delta, check_flag
@@ -24,6 +25,7 @@ from riskband.functionals.quantiles import SINGLE_LOCAL
 from riskband.wording import chosen_before, in_short
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence
 from riskband.worst_cases.reweighting import ball, within
+from riskband.worst_cases.scaled import on_scale
 
 SAME_NETWORK = "the next clients are further independent draws from the same meta-distribution of clients"
 SHIFTED_NETWORK = "the next clients are independent draws from the target network, which no answer has influenced"
@@ -40,7 +42,7 @@ _NUM_POINTS, _MANY_POINTS = 2**14, 2**17  # of the integral, which is bounded fr
 
 
 def next_clients(
-    risks: ClientRisks,
+    risks: ClientRisks | ScaledAnswers,
     num_next: int | None = None,
     *,
     delta: float | None = None,
@@ -58,8 +60,9 @@ def next_clients(
 
     Parameters
     ----------
-    risks : ClientRisks
-        The answers.
+    risks : ClientRisks, ClientChanges or ClientScores
+        The answers. Of changes or scores the bounds are on what the next clients would measure, from the bad end; where
+        higher scores are better they are lower bounds, `lower`.
     num_next : int, optional
         How many clients are next, at least 1, fixed beforehand. Left out with a population: all others.
     delta : float, optional
@@ -95,6 +98,12 @@ def next_clients(
         If an argument is out of range, or arguments contradict each other; if there are too many clients for all k at
         once; or answers with noise are to be read as measured risks.
     """
+    if isinstance(risks, ScaledAnswers):
+        if local != "observed":
+            raise ValueError(f"local must be 'observed' for changes and scores, got {local!r:.80}; leave it out")
+        terms: dict[str, Any] = {"delta": delta, "rank": rank, "k": k, "divergence": divergence, "budget": budget}
+        terms |= {"population": population, "including_seen": including_seen}
+        return on_scale(next_clients(risks.unit, num_next, **terms), risks)
     check_risks(risks)
     local, whole = check_choice("local", local, SINGLE_LOCAL), check_flag("including_seen", including_seen)
     if local == "observed":

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from riskband.answers.risks import ClientRisks
+from riskband.answers.scaled import CHANGE, Scale, ScaledAnswers
 from riskband.bands.band import Band, band_alone, own_delta, subject_of
 from riskband.bands.band import band as band_of
 from riskband.certificate import CERTIFICATE, Certificate
@@ -30,6 +31,9 @@ from riskband.wording import chosen_before, confidence, exactly, in_full, rounde
 from riskband.wording.shown import Shown, shortened
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence, robust_mean
 from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
+from riskband.worst_cases.scaled import CHANGES, SCORES, ScaledNumber, change_bound, score_bound
+
+Source = Band | ClientRisks | ScaledAnswers
 
 PASS, FAIL, NOT_DECIDED = "PASS", "FAIL", "NOT DECIDED"
 EXIT_STATUS: Mapping[str, int] = {FAIL: 1, NOT_DECIDED: 3, PASS: 0}
@@ -52,7 +56,9 @@ class Number(NamedTuple):
     name: str
     quantity: str  # in a sentence
     range: tuple[float, float]
-    certificate: Callable[[Band | ClientRisks, float | None], Certificate]  # UnboundedError where nothing bounds it
+    certificate: Callable[
+        [Any, float | None], Certificate
+    ]  # of its kind of answers; UnboundedError where nothing bounds it
     value: Callable[[RiskDistribution], float]  # of a network whose risks are known
     plain: str = ""  # of a worst case, the number without a shift, which bounds it from below
     threshold: float | None = None  # the risk from which on a share counts clients
@@ -278,7 +284,7 @@ class Gate(Shown):
 
 
 def require(
-    source: Band | ClientRisks,
+    source: Source,
     requirements: str | Requirement | Sequence[str | Requirement],
     *,
     delta: float | None = None,
@@ -287,12 +293,13 @@ def require(
 
     Parameters
     ----------
-    source : Band or ClientRisks
+    source : ClientRisks, ClientChanges, ClientScores or Band
         Answers: the numbers that are required share delta equally, each is bounded by itself, and the requirements
         must be fixed before any answer was seen. Or a band with both sides: all is read off it and holds at once.
     requirements : str, Requirement or sequence of them
         "NAME<=NUMBER" or "NAME>=NUMBER", where NAME is a functional as `bound` reads it ("quantile:0.9", "mean",
-        "share:0.3", "gini"), a worst mean, "worst_mean:chi2:0.1", or a worst share, "worst_share:0.3:chi2:0.1".
+        "share:0.3", "gini"), a worst mean, "worst_mean:chi2:0.1", or a worst share, "worst_share:0.3:chi2:0.1"; of
+        changes and scores one as `change_bound` or `score_bound` reads it: "change<=0.01", "harmed:0.02<=0.1".
     delta : float, optional
         With answers: probability that any verdict is a wrong PASS or FAIL, in (0, 1).
 
@@ -319,7 +326,7 @@ def require(
     if not asked:
         raise ValueError(f"at least one requirement must be given, got none; {_EXAMPLE}")
     names = numbers_behind(asked)
-    if isinstance(source, ClientRisks):
+    if isinstance(source, (ClientRisks, ScaledAnswers)):
         whole = own_delta(delta)
         part: float | None = whole / len(names)
     else:
@@ -354,7 +361,7 @@ def budgets_beside(names: Collection[str], *, divergence: str, budgets: Iterable
     return [size for size in budgets if _worst_mean_name(divergence, size) not in names]
 
 
-def certificates_of(source: Band | ClientRisks, names: Iterable[str], *, delta: float | None) -> dict[str, Certificate]:
+def certificates_of(source: Source, names: Iterable[str], *, delta: float | None) -> dict[str, Certificate]:
     """Return a certificate of each number, with that delta for each if the source is answers.
 
     What nothing bounds from above has none: not even its lower end, since a certificate is finite.
@@ -387,6 +394,10 @@ def _ends(certificates: Mapping[str, Certificate], number: Number) -> tuple[floa
     """Both ends for a number, the end of its range where nothing bounds it, and the certificates that they are of."""
     upper, plain = (certificates.get(name) for name in (number.name, number.plain or number.name))
     (low, high), found = number.range, tuple(dict.fromkeys(filter(None, (upper, plain))))
+    if (
+        upper is not None and plain is not None and number.plain and upper.lower is not None
+    ):  # the worst is the smallest
+        return float(upper.lower), float(plain.value), found
     lower_end = low if plain is None or plain.lower is None else float(plain.lower)
     return lower_end, high if upper is None else float(upper.value), found
 
@@ -424,6 +435,8 @@ def _number(name: object) -> Number:
     shifted = as_spelled(head, (WORST_MEAN, WORST_SHARE))
     if shifted is not None:
         return _worst_mean(name, parameters) if shifted == WORST_MEAN else _worst_share(name, parameters)
+    if as_spelled(head, (*CHANGES, *SCORES)) is not None:
+        return _scaled(name)
     chosen = resolve(name, called=f"what is required, but for {WORST_MEAN} and {WORST_SHARE},")
     family, _, point = chosen.name.partition(":")
     threshold = float(point) if family == "share" else None
@@ -433,6 +446,26 @@ def _number(name: object) -> Number:
         return dispersion_certificate(source, chosen.name, delta=delta)
 
     return Number(chosen.name, quantity, chosen.range, certificate, chosen.value, threshold=threshold)
+
+
+def _scaled(name: object) -> Number:
+    """A number of changes or scores; a worst mean is bounded from its good end by the mean without a shift."""
+    number = ScaledNumber.of(name, {**CHANGES, **SCORES})
+    of, scale = (
+        (change_bound, CHANGE) if number.family in CHANGES else (score_bound, Scale("score", -math.inf, math.inf))
+    )
+    ends = (0.0, 1.0) if number.kind == "share" else (scale.low, scale.high)
+
+    def certificate(source: Any, delta: float | None) -> Certificate:
+        return of(source, str(number), delta=own_delta(delta), sides="two")
+
+    def value(distribution: RiskDistribution) -> float:
+        raise ValueError(
+            f"{number} is of changes or scores, and needs answers; a distribution of risks does not say it"
+        )
+
+    plain = number.family.removeprefix("worst_") if number.kind == "worst" else ""
+    return Number(str(number), number.quantity(scale, local="marginal"), ends, certificate, value, plain=plain)
 
 
 def _worst_mean(name: object, parameters: Sequence[str]) -> Number:
@@ -496,7 +529,8 @@ def _growing(certificates: Sequence[Certificate]) -> ClientRisks | None:
     """The answers behind certificates, if more like them can be made: not of counts, nor for levels that were tuned."""
     recipe = certificates[0].recipe if certificates else {"answers": {}}
     is_tuned = not isinstance((recipe.get("band") or {}).get("method", ""), str)
-    return None if is_tuned or "values" not in recipe["answers"] else ClientRisks(**recipe["answers"])
+    is_of_risks = {"values", "num_examples"} <= recipe["answers"].keys()
+    return ClientRisks(**recipe["answers"]) if is_of_risks and not is_tuned else None
 
 
 def _enough(certificates: Mapping[str, Certificate], requirement: Requirement, risks: ClientRisks) -> tuple[int, str]:

@@ -1,0 +1,119 @@
+"""What is asked of changes between two models, or of scores, and the findings: they share one delta."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from riskband.answers.risks import ClientRisks
+from riskband.answers.scaled import ClientChanges, ClientScores, ScaledAnswers
+from riskband.certificate import USUAL_DELTA, Certificate
+from riskband.checks import check_delta
+from riskband.report.findings import Findings, findings
+from riskband.worst_cases.next_clients import next_clients
+from riskband.worst_cases.requirements import (
+    Requirement,
+    certificates_of,
+    numbers_behind,
+    read_requirements,
+    verdicts_on,
+)
+from riskband.worst_cases.scaled import change_bound, score_bound
+
+_UNASKED = {ClientChanges: ("change", "harmed:0.05"), ClientScores: ("score",)}
+
+
+def compare(
+    old: ClientRisks | ClientChanges,
+    new: ClientRisks | Mapping[str, ClientRisks] | None = None,
+    *,
+    delta: float = USUAL_DELTA,
+    numbers: Iterable[str] = (),
+    require: Iterable[str | Requirement] | str = (),
+    num_next: int | None = None,
+    population: int | None = None,
+    divergence: str | None = None,
+    budget: float | list[float] = 0.0,
+) -> Any:
+    """Say how much worse, or better, a new model is than an old one at clients that nobody has asked.
+
+    Parameters
+    ----------
+    old, new : ClientRisks
+        What the same clients measured of either model. Or `old` alone: `ClientChanges`. Or several new models by name:
+        they share delta equally, and the outcome is a mapping.
+    delta : float
+        Probability that anything of it fails, in (0, 1); shared equally by what is asked.
+    numbers : iterable of str
+        What is bounded from above, as `change_bound` reads it. By default, if nothing else is asked, the mean change
+        and the share of clients that get worse by more than 0.05.
+    require : iterable of str
+        Requirements such as "change<=0.01" (non-inferiority) and "harmed:0.02<=0.1" (do no harm).
+    num_next, population, divergence, budget :
+        As for `next_clients`; with a divergence and without these two, the worst mean change at each budget.
+
+    Returns
+    -------
+    Findings
+        Certificates by name, the verdicts, and the assumptions of all of it; of several models one for each name.
+
+    Raises
+    ------
+    ValueError
+        As for `ClientChanges.between`, `change_bound`, `next_clients` and `require`.
+
+    Examples
+    --------
+    >>> import riskband as rb
+    >>> old = rb.ClientRisks([0.10, 0.20, 0.15, 0.12] * 10, 100)
+    >>> new = rb.ClientRisks([0.08, 0.19, 0.15, 0.10] * 10, 100)
+    >>> rb.compare(old, new, require=["change<=0.1"]).gate.verdict
+    'PASS'
+    """
+    asked: dict[str, Any] = {"numbers": numbers, "require": require, "num_next": num_next, "population": population}
+    asked |= {"divergence": divergence, "budget": budget}
+    if isinstance(new, Mapping):
+        part = check_delta(delta) / max(len(new), 1)
+        return {name: compare(old, each, delta=part, **asked) for name, each in new.items()}
+    if new is None:
+        if not isinstance(old, ClientChanges):
+            raise ValueError("a comparison needs two models, got answers of one; give ClientChanges, or old and new")
+        return certified_on_scale(old, delta=delta, **asked)
+    if isinstance(old, ClientChanges):
+        raise ValueError("changes are of two models already; leave the second argument out")
+    return certified_on_scale(ClientChanges.between(old, new), delta=delta, **asked)
+
+
+def certified_on_scale(
+    answers: ScaledAnswers,
+    *,
+    delta: float,
+    numbers: Iterable[str] = (),
+    require: Iterable[str | Requirement] | str = (),
+    num_next: int | None = None,
+    population: int | None = None,
+    divergence: str | None = None,
+    budget: float | list[float] = 0.0,
+) -> Findings:
+    """Return what is found of changes or scores: each number, and the next clients, with an equal part of delta."""
+    gated = read_requirements(require)
+    behind = numbers_behind(gated)
+    asked, has_next = list(dict.fromkeys(numbers)), num_next is not None or population is not None
+    if not (asked or gated or has_next or divergence):
+        asked = list(_UNASKED[type(answers)])
+    if divergence is not None and not has_next:
+        worst = "worst_change" if isinstance(answers, ClientChanges) else "worst_score"
+        asked += [f"{worst}:{divergence}:{size:.15g}" for size in np.ravel(budget).tolist() if size]
+    asked = [name for name in asked if name not in behind]
+    part = check_delta(delta) / (len(asked) + len(behind) + has_next)
+    bound: Any = change_bound if isinstance(answers, ClientChanges) else score_bound
+    found: dict[str, Certificate] = {name: bound(answers, name, delta=part) for name in asked}
+    found |= certificates_of(answers, behind, delta=part)
+    if has_next:
+        shift: dict[str, Any] = {} if divergence is None else {"divergence": divergence, "budget": budget}
+        of_next = next_clients(answers, num_next, delta=part, population=population, **shift)
+        found[of_next.name] = of_next
+    gate = verdicts_on(found, gated, delta=delta) if gated else None
+    return findings(found, gate=gate, names=answers.names)
