@@ -237,23 +237,15 @@ class ComparisonAnswer:
     client_id: Name
     old_risk: float  # mean losses on the client's examples; honest ones lie in [0, 1]
     new_risk: float
-    num_worse: int | None  # how many examples only the new model gets wrong; None: the loss is not 0 or 1
+    # How many examples only the new model gets wrong, which with the risks says how many only the old one does. None:
+    # the loss is not 0 or 1.
+    num_worse: int | None
     num_examples: int
     loss: str
     code_hash: str
     model_hash: str  # of all the weights in the message together
     budget_left: NumLeft | None = None  # values that the client will still answer; None: no limit
     group: Name | None = None
-
-    @property
-    def num_better(self) -> int:
-        """How many examples only the old model gets wrong, for a loss that is 0 or 1."""
-        assert self.num_worse is not None
-        return self.num_worse - self.num_wrong(self.new_risk) + self.num_wrong(self.old_risk)
-
-    def num_wrong(self, risk: float) -> int:
-        """How many examples a model with this risk gets wrong, for a loss that is 0 or 1."""
-        return round(risk * self.num_examples)
 
 
 @dataclass(frozen=True)

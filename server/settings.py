@@ -210,12 +210,15 @@ class Question(Section):
     breakdown_threshold: Fraction = Field(description="a client fails when its risk reaches this loss, in [0, 1]")
     breakdown_target: float = Field(gt=0, lt=1, description="the share of failing clients, or mean risk, you accept")
     require: Annotated[tuple[Annotated[str, AfterValidator(lambda text: str(Requirement.of(text)))], ...], SPLIT] = (
-        Field(description='give requirements such as "mean<=0.2,quantile:0.9<=0.3", or ""; not for selection')
+        Field(
+            description='give requirements such as "mean<=0.2,quantile:0.9<=0.3", or ""; not for selection; for '
+            'comparison such as "change<=0.01,harmed:0.02<=0.1"'
+        )
     )
     band: Annotated[str, rule(resolve_level_method)] = Field(
         description='use "berk_jones", "dkw", "kolmogorov", or "truncated:0.5:0.95" for a range of quantiles only'
     )
-    local: Literal["marginal", "counted", "union", "observed"]
+    local: Literal["marginal", "counted", "union", "observed"] = Field(description="for comparison marginal")
 
     rules: ClassVar[Mapping[str, Rule]] = {
         "loss": lambda loss, known: loss in (("zero_one", OWN) if known.get("evaluator") else LOSSES),
@@ -228,14 +231,16 @@ class Asking(Section):
     client_ids: Literal["numbered", "any"]
     quorum: float = Field(gt=0, le=1, description="the fraction of num-clients that must answer")
     missing: Annotated[str, one_of(MISSING)] = Field(
-        description=f"use one of {', '.join(MISSING)}, for clients without valid answer; with a cost-bound only ignore"
+        description=f"use one of {', '.join(MISSING)}, for clients without valid answer; with a cost-bound, or a "
+        "worst_change, only ignore"
     )
     answered_by: Annotated[str, one_of(ANSWERED_BY)] = Field(
         description=f"use one of {', '.join(ANSWERED_BY)}; fresh: the clients had no part in making the model"
     )
     contamination: int = Field(
         ge=0,
-        description="so many of the answers may be wrong: fewer than quorum asks for; with a cost-bound only 0",
+        description="so many of the answers may be wrong: fewer than quorum asks for; with a cost-bound, or a "
+        "worst_change, only 0",
     )
     privacy: Annotated[str, rule(lambda noise: not noise or mechanism_of(noise))] = Field(
         description='give "laplace:EPSILON" or "gaussian:RHO" with a number from 1e-6 to 1e12, or "" for no noise; '

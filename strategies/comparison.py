@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 import riskband as rb
 from protocol.questions import ComparisonAnswer
 from riskband.models.losses import get_loss
 from strategies.asking.query import RoundOutcome
-from strategies.certifying import CertifyingStrategy, Conclusion
+from strategies.certifying import CertifyingStrategy, Conclusion, by_file
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ComparisonConclusion(Conclusion):
     """What `riskband.compare` certifies of the changes; `risks` are those of the new model."""
 
-    changes: rb.ClientChanges
-    old_risks: np.ndarray  # shape (num_clients,), in the order of `outcome.answers`
+    changes: rb.ClientChanges  # in the order of `outcome.answers`
 
 
 @dataclass(eq=False, kw_only=True)
@@ -31,22 +29,27 @@ class Comparison(CertifyingStrategy):
     Raises ValueError if a setting of `QueryStrategy` is out of its range.
     """
 
+    numbers: Sequence[str] = ()  # what is bounded from above beside what is required; see `riskband.compare`
+
     def conclude(self, outcome: RoundOutcome[ComparisonAnswer]) -> ComparisonConclusion:
         """Return the certificates that the valid answers give; see `QueryStrategy.conclude`."""
-        answers = outcome.answers
-        sizes = [answer.num_examples for answer in answers]
-        who = {"num_missing": len(outcome.failures), **self.who_answered}
-        if get_loss(self.query.loss).binary:
-            counts = [answer.num_worse or 0 for answer in answers], [answer.num_better for answer in answers]
-            changes = rb.ClientChanges.from_counts(*counts, sizes, **who)
-        else:
-            changes = rb.ClientChanges([answer.new_risk - answer.old_risk for answer in answers], sizes, **who)
-        found = rb.compare(changes, delta=self.delta, require=self.requirements)
+        answers, is_binary = outcome.answers, get_loss(self.query.loss).binary
+        changes = rb.ClientChanges(
+            [answer.old_risk for answer in answers],
+            [answer.new_risk for answer in answers],
+            [answer.num_examples for answer in answers],
+            is_binary,
+            num_worse=[answer.num_worse or 0 for answer in answers] if is_binary else None,
+            num_missing=len(outcome.failures),
+            **self.who_answered,
+        )
+        found = rb.compare(changes, delta=self.delta, numbers=self.numbers, require=self.requirements).certificates
+        required = {name: found[name] for name in self.numbers_required if name in found}
+        others = {name.replace(":", "_"): each for name, each in found.items() if name not in required}
         return ComparisonConclusion(
             outcome=outcome,
             risks=self.client_risks(outcome, [answer.new_risk for answer in answers], loss=self.query.loss),
-            certificates=dict(found.certificates),
-            required={} if found.gate is None else found.gate.certificates,
+            certificates=others | by_file(required),
+            required=required,
             changes=changes,
-            old_risks=np.array([answer.old_risk for answer in answers]),
         )

@@ -15,6 +15,7 @@ from torch import nn
 from protocol.models import model_arrays
 from protocol.questions import Candidate, LossQuery
 from riskband.worst_cases.requirements import Gate, read_requirements, verdicts_on
+from riskband.worst_cases.scaled import CHANGES, SCORES
 from server.checks.unseen import Check, Unseen, unseen_clients
 from server.report.cells import certificate_table, loss_in_words
 from server.sections import Rule, Section
@@ -86,6 +87,10 @@ class Study(ABC):
     def figure_names(self, config: RunConfig) -> list[str]:
         """Return the names of the figure's files that a run writes."""
         return [f"{self.figure_stem}.{kind}" for kind in config.results.figure_format if kind != "none"]
+
+    def may_require(self, number: str) -> bool:
+        """Return whether a run may require something of a number: of changes and scores it has no answers."""
+        return number.partition(":")[0] not in {*CHANGES, *SCORES}
 
     def checkpoints(self, config: RunConfig) -> dict[str, str]:
         """Return the files that weights of the run's model are read from, by their keys."""

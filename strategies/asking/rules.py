@@ -189,7 +189,7 @@ def _broken_change_rules(answer: ComparisonAnswer, *, counts_errors: bool) -> It
     if (answer.num_worse is not None) != counts_errors:
         yield FailureReason.CONTRADICTION, "num-worse must be there for a loss of 0 or 1, and for no other"
     elif answer.num_worse is not None:
-        old, new = answer.num_wrong(answer.old_risk), answer.num_wrong(answer.new_risk)
+        old, new = (round(risk * answer.num_examples) for risk in (answer.old_risk, answer.new_risk))
         if not max(0, new - old) <= answer.num_worse <= min(new, answer.num_examples - old):
             detail = (
                 f"of {answer.num_examples} examples, {old} wrong before and {new} now, {answer.num_worse} got worse"
