@@ -59,6 +59,7 @@ class Wanted:
     percent: bool = False
     drop_missing: bool = False
     binary: bool | None = None
+    is_score: bool = False  # the column holds a score that is no mean, of any range
 
     @property
     def column(self) -> str:
@@ -82,7 +83,7 @@ class Wanted:
             metric_problem(self.column, binary=self.binary, word=door.binary),
             direction_problem(self.column, read, remedy=f"{door.accuracy} (in [0, 1]) or {door.percent}"),
         )
-        return found + list(filter(None, said))
+        return found + ([] if self.is_score else list(filter(None, said)))
 
 
 def read_columns(frame: Any, wanted: Wanted, door: Door, *, is_noisy: bool, contamination: int) -> dict[str, Any]:
@@ -116,7 +117,7 @@ def read_columns(frame: Any, wanted: Wanted, door: Door, *, is_noisy: bool, cont
     rows = np.flatnonzero(is_kept).tolist()
     dropped = f"{door.drop} drops such rows and counts them as missing"
     problems += _missing(wanted.column, values, is_kept, door, dropped)
-    problems += [] if is_noisy else _outside(values, is_kept, wanted, door)
+    problems += [] if is_noisy or wanted.is_score else _outside(values, is_kept, wanted, door)
     if isinstance(size, str):
         remedy = "count the examples behind each mean"
         problems += _missing(size, sizes, is_kept, door, remedy)

@@ -11,9 +11,10 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from riskband.answers.doors import Door, TableError, Wanted
+from riskband.answers.doors import Door, TableError, Wanted, read_columns
 from riskband.answers.responses import WhoAnswered
 from riskband.answers.risks import ClientRisks, risks_of_table
+from riskband.answers.scaled import ClientScores
 from riskband.answers.tables import Table, read_table
 from riskband.checks import float_of
 
@@ -29,15 +30,8 @@ def read_risks(
     Raises `TableError` with every problem found, OSError if the file cannot be read, and ImportError if a package is
     not there that it needs. For `noise` and `who` see `ClientRisks`.
     """
-    if framework is None:
-        table = read_table(path, [each for each in (wanted.column, wanted.num_examples) if isinstance(each, str)])
-    else:
-        if wanted.client is not None:
-            raise TableError([f"--client is for tables, got {wanted.client!r} with --from, which knows the names"])
-        table = FRAMEWORKS[framework](Path(path))
-        wanted = replace(wanted, client=table.client)
+    table, wanted, door = _opened(path, wanted, framework)
     who["num_missing"] = who.get("num_missing", 0) + table.num_missing
-    door = COMMAND._replace(table="the standard input" if path == "-" else path, place=table.place)
     with warnings.catch_warnings():
         # The summary says it.
         warnings.filterwarnings("ignore", "the losses are taken|num_examples may be", UserWarning)
@@ -47,6 +41,39 @@ def read_risks(
             raise
         except ValueError as error:
             raise TableError([str(error)]) from error
+
+
+def read_scores(
+    path: str,
+    wanted: Wanted,
+    *,
+    framework: str | None = None,
+    higher_is_better: bool,
+    name: str,
+    ends: tuple[float, float],
+    **who: Unpack[WhoAnswered],
+) -> ClientScores:
+    """Read scores that are no means, one row per client, as `read_risks` reads losses; raises its errors."""
+    table, wanted, door = _opened(path, wanted, framework)
+    found = read_columns(table.frame, wanted, door, is_noisy=False, contamination=who.get("contamination", 0))
+    who["num_missing"] = who.get("num_missing", 0) + table.num_missing + found["num_missing"]
+    labels = {each: found.get(each) for each in ("names", "groups")}
+    of_score: dict[str, Any] = {"name": name, "low": ends[0], "high": ends[1], **labels}
+    try:
+        return ClientScores(found["values"], higher_is_better, **of_score, **who)
+    except ValueError as error:
+        raise TableError([str(error)]) from error
+
+
+def _opened(path: str, wanted: Wanted, framework: str | None) -> tuple[Table, Wanted, Door]:
+    if framework is None:
+        table = read_table(path, [each for each in (wanted.column, wanted.num_examples) if isinstance(each, str)])
+    else:
+        if wanted.client is not None:
+            raise TableError([f"--client is for tables, got {wanted.client!r} with --from, which knows the names"])
+        table = FRAMEWORKS[framework](Path(path))
+        wanted = replace(wanted, client=table.client)
+    return table, wanted, COMMAND._replace(table="the standard input" if path == "-" else path, place=table.place)
 
 
 def number_or_column(text: str) -> float | str:

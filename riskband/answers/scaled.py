@@ -27,7 +27,6 @@ from riskband.checks import (
 )
 from riskband.wording import in_full
 
-SAME_ROWS = "the rows of both evaluations are of the same clients, in the same order"
 _LONGEST = 40  # characters of a score's name
 
 
@@ -43,12 +42,15 @@ class Scale:
         The ends of its range.
     is_higher_better : bool
         Whether `low` is the bad end.
+    article : str
+        What a single one of these numbers has before it.
     """
 
     noun: str
     low: float = 0.0
     high: float = 1.0
     is_higher_better: bool = False
+    article: str = "the"
 
     def to_unit(self, numbers: FloatArray) -> FloatArray:
         """Move numbers to [0, 1], where 1 is the bad end."""
@@ -70,7 +72,8 @@ class Scale:
         return "below" if self.is_higher_better else "above"
 
 
-CHANGE = Scale("change of the risk", -1.0, 1.0)
+RISK = Scale("risk", article="a")
+CHANGE = Scale("change of the risk", -1.0, 1.0, article="a")
 
 
 class ScaledAnswers(Answers):

@@ -23,6 +23,7 @@ from riskband.checks import float_of
 COMMANDS = {
     "plan": "how many clients, with how many examples each, a requirement needs to pass",
     "certify": "certificates from a CSV file with one row per client",
+    "compare": "whether a new model is worse than an old one, from two such files",
     "report": "a page for the person who signs, from certificates",
     "verify": "compute certificates again from the answers they store",
 }

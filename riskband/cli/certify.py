@@ -20,9 +20,11 @@ from riskband.bands.methods import MOST_FOR_ALL_RANKS
 from riskband.checks import spelled
 from riskband.cli.figures import draw
 from riskband.cli.request import DEFAULT_PILOT_SHARE, Request, how_read
-from riskband.cli.terminal import summary
+from riskband.cli.terminal import summary, summary_on_scale
 from riskband.functionals.bets import has_no_order
 from riskband.report.asked import DEFAULT_BUDGETS, certified
+from riskband.report.compared import certified_on_scale
+from riskband.report.findings import Findings
 from riskband.report.words import about
 
 _COMES_SORTED = "the rows come sorted by loss, so no bound relies on their order; with --client some may be sharper"
@@ -31,6 +33,8 @@ _COMES_SORTED = "the rows come sorted by loss, so no bound relies on their order
 def run(options: argparse.Namespace) -> int:
     """Read the table, make the certificates, print them, and write what was asked for."""
     request = Request.of(options)
+    if request.score is not None:
+        return _run_on_scores(request)
     risks, asked, seed = request.risks(), request.asked, request.asked.seed or 0
     say = partial(print, file=sys.stderr) if request.json else print  # of --json, the output is JSON and nothing else
     say(who_made_the_model(risks.answered_by, option="--answered-by {}"))
@@ -47,18 +51,34 @@ def run(options: argparse.Namespace) -> int:
         say(f"{spent} {', '.join(request.tune)}; the certificates rest on the others")
     if not request.json:
         say(summary(found, risks, how_read=how_read(request.wanted), binary=request.wanted.binary))
-    if request.json or request.out:
-        indent = 1 if risks.num_clients <= MOST_FOR_ALL_RANKS else None  # a million lines take minutes
-        said = {"about": about(request.about)} if request.about else {}
-        text = json.dumps(found.to_document() | said, indent=indent, allow_nan=False)
-        if request.json:
-            print(text)
-        if request.out:
-            Path(request.out).write_text(text + "\n", encoding="utf-8")
-            say(f"\ncertificates: {request.out} (check them with: riskband verify {request.out})")
+    indent = 1 if risks.num_clients <= MOST_FOR_ALL_RANKS else None  # a million lines take minutes
+    write(found, request, say=say, indent=indent)
     drawn = partial(draw, found, measures=asked.measure, title=Path(request.file).name, say=say)
     drawn(plot=request.plot, plot_dispersion=request.plot_dispersion)
     return 0 if found.gate is None else found.gate.exit_status
+
+
+def _run_on_scores(request: Request) -> int:
+    scores, say = request.scores(), partial(print, file=sys.stderr) if request.json else print
+    say(who_made_the_model(scores.answered_by, option="--answered-by {}"))
+    found = certified_on_scale(scores, **request.of_scores)
+    if not request.json:
+        say(summary_on_scale(found, scores, how_read=f"column {request.wanted.column!r} read as {scores.name}"))
+    write(found, request, say=say)
+    return 0 if found.gate is None else found.gate.exit_status
+
+
+def write(found: Findings, request: Any, *, say: Callable[..., None], indent: int | None = 1) -> None:
+    """Print the findings as JSON and write them to a file, as a command's `json`, `out` and `about` ask."""
+    if not (request.json or request.out):
+        return
+    said = {"about": about(request.about)} if request.about else {}
+    text = json.dumps(found.to_document() | said, indent=indent, allow_nan=False)
+    if request.json:
+        print(text)
+    if request.out:
+        Path(request.out).write_text(text + "\n", encoding="utf-8")
+        say(f"\ncertificates: {request.out} (check them with: riskband verify {request.out})")
 
 
 class _Collect(argparse.Action):
@@ -79,7 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     def one_of(choices: Iterable[str], default: str) -> dict[str, Any]:
         return {"type": spelled, "choices": tuple(choices), "default": default}
 
-    again = {"action": _Collect, "default": []}  # these may be given several times
+    again = several()
     words = again | {"type": spelled, "nargs": "*"}
     levels = again | {"type": float, "nargs": "+"}
 
@@ -88,10 +108,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "CSV, also gzipped or with semicolons or tabs, xlsx or parquet; - is the standard input"
     add("file", help=f"table with a header and one row per client: {what}", metavar="FILE")
     behind = "examples behind each mean: one number for all clients, or the name of a column"
-    add("--num-examples", help=behind, required=True, metavar="N|COLUMN")
+    add("--num-examples", help=behind, metavar="N|COLUMN")
     add_columns(table)
     add("--group", help="column with the group of each client, if it is in one", metavar="COLUMN")
     frameworks = "FILE is NVFlare's cross_val_results.json, or a folder of FL4Health's reports of clients"
+    add("--score", help="the column holds a score that is no mean of losses, called so: AUC, F1, Dice", metavar="NAME")
+    better = table.add_mutually_exclusive_group()
+    better.add_argument("--higher-is-better", action="store_const", const=True, help="of a score: large ones are good")
+    lower: dict[str, Any] = {"dest": "higher_is_better", "action": "store_const", "const": False}
+    better.add_argument("--lower-is-better", help="of a score: small ones are good", **lower)
+    add("--range", help="of a score (default: 0 1)", type=float, nargs=2, default=[0.0, 1.0], metavar=("LOW", "HIGH"))
     add("--from", help=frameworks, dest="framework", type=spelled, choices=tuple(FRAMEWORKS))
 
     add = topic("who answered")
@@ -158,7 +184,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", help=f"{orders}; draw of the pilot of --tune (default: 0)", type=int)
 
 
-def add_columns(group: Any) -> None:
+def several() -> dict[str, Any]:
+    """Return what an option says that may be given several times, each with several values."""
+    return {"action": _Collect, "default": []}
+
+
+def add_columns(group: Any, *, client_is_required: bool = False) -> None:
     """Add what every command says of the columns of a table."""
     add = group.add_argument
     add("--column", help="column with each client's mean loss, in [0, 1] (default: loss)", default="loss")
@@ -170,5 +201,5 @@ def add_columns(group: Any) -> None:
     other = "losses lie anywhere in [0, 1]"
     kind.add_argument("--not-binary", dest="binary", action="store_const", const=False, help=other)
     once = "column that names every client once: the names are kept and shown, and no other is asked whose a row is"
-    add("--client", help=once, metavar="COLUMN")
+    add("--client", help=once, metavar="COLUMN", required=client_is_required)
     add("--drop-missing", help="drop rows without a loss, and count them as missing", action="store_true")

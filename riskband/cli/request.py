@@ -13,7 +13,7 @@ from typing import Any
 
 import riskband as rb
 from riskband.answers.doors import TableError, Wanted
-from riskband.answers.files import number_or_column, read_risks
+from riskband.answers.files import number_or_column, read_risks, read_scores
 from riskband.answers.responses import WhoAnswered, check_contamination, check_num_missing
 from riskband.bands.methods import resolve_level_method
 from riskband.bands.pilots import check_pilot_share
@@ -23,7 +23,9 @@ from riskband.functionals.weights import check_tail_level
 from riskband.report.asked import DEFAULT_BUDGETS, Asked
 from riskband.report.words import about
 from riskband.worst_cases.requirements import Requirement
+from riskband.worst_cases.scaled import SCORES, ScaledNumber
 
+_OF_SCORES = ("delta", "mean", "quantile", "survival", "require", "divergence", "budget", "next", "population")
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 DEFAULT_PILOT_SHARE = 0.2  # of the clients; the bounds, which are made of the others, widen by about a tenth
 
@@ -36,6 +38,9 @@ class Request:
     wanted: Wanted
     who: WhoAnswered
     asked: Asked
+    score: str | None = None  # what the scores are called, where the column holds scores
+    higher_is_better: bool | None = None
+    range: tuple[float, float] = (0.0, 1.0)
     framework: str | None = None
     noise: str | None = None
     tune: tuple[str, ...] = ()
@@ -50,19 +55,22 @@ class Request:
     def of(cls, options: argparse.Namespace) -> Request:
         """Take the options apart."""
         given: dict[str, Any] = {
-            name: tuple(dict.fromkeys(each)) if isinstance(each, list) else each for name, each in vars(options).items()
+            name: tuple(dict.fromkeys(each)) if isinstance(each, list) and name != "range" else each
+            for name, each in vars(options).items()
         }
         said = {each: given[each] for each in WhoAnswered.__annotations__ if given[each] is not None}
         who = {"answered_by": "trainers" if given["framework"] else "fresh"} | said
         band = "two" if given["plot_dispersion"] else "lower" if given["plot"] else ""
         given |= {"band": band, "groups": given["group"] is not None}
         asked = Asked(**{each.name: given[each.name] for each in fields(Asked)})
-        made = {"wanted": wanted_of(options, options.num_examples), "who": who, "asked": asked}
+        if options.num_examples is None and options.score is None:
+            raise TableError(["--num-examples must say how many examples are behind each mean, got none"])
+        made = {"wanted": wanted_of(options, options.num_examples or "1"), "who": who, "asked": asked}
         return cls(**{each.name: (given | made)[each.name] for each in fields(cls)})
 
     def risks(self) -> rb.ClientRisks:
         """Read the table; raises `TableError` with all that is wrong with it and with what is asked."""
-        problems = _problems(self._checks()) + self._contradictions() + self._wrong_outputs()
+        problems = problems_of(self._checks()) + self._contradictions() + self._wrong_outputs()
         try:
             risks = read_risks(self.file, self.wanted, framework=self.framework, noise=self.noise, **self.who)
         except TableError as error:
@@ -70,6 +78,44 @@ class Request:
         if problems:
             raise TableError(list(dict.fromkeys(problems)))  # some checks see the same mistake
         return risks
+
+    def scores(self) -> rb.ClientScores:
+        """Read a table of scores; raises `TableError` with all that is wrong with it and with what is asked."""
+        usual = Asked(delta=self.asked.delta)
+        refused = [each.name for each in fields(Asked) if each.name not in _OF_SCORES]
+        given = [name for name in refused if getattr(self.asked, name) != getattr(usual, name)]
+        given += [name for name in ("noise", "tune", "plot", "plot_dispersion") if getattr(self, name)]
+        given = [f"--{name.replace('_', '-')}" for name in given if name not in ("band", "groups")]
+        names = self.of_scores["numbers"]
+        problems = self._wrong_outputs()
+        problems += problems_of([*self._checks(), *(partial(ScaledNumber.of, name, SCORES) for name in names)])
+        if len(self.asked.divergence) > 1:
+            problems.append(f"--score takes one --divergence, got {', '.join(self.asked.divergence)}; ask for each")
+        if given:
+            problems.append(f"{', '.join(given)} needs losses with their numbers of examples: not for --score")
+        if self.higher_is_better is None:
+            problems.append("--score needs --higher-is-better or --lower-is-better: which end is the bad one")
+        of_score: dict[str, Any] = {"name": str(self.score), "ends": tuple(self.range), "framework": self.framework}
+        try:
+            scores = read_scores(
+                self.file, self.wanted, higher_is_better=bool(self.higher_is_better), **of_score, **self.who
+            )
+        except TableError as error:
+            problems += error.problems
+        if problems:
+            raise TableError(list(dict.fromkeys(problems)))
+        return scores
+
+    @property
+    def of_scores(self) -> dict[str, Any]:
+        """What is asked of scores, as `certified_on_scale` takes it."""
+        asked = self.asked
+        levels = [f"score_quantile:{each!r}" for each in asked.quantile]
+        shares = [f"score_share:{each!r}" for each in asked.survival]
+        numbers = [*["score"] * asked.mean, *levels, *shares]
+        shift = {"divergence": asked.divergence[0] if asked.divergence else None, "budget": list(asked.budget)}
+        of_next = {"num_next": asked.next, "population": asked.population}
+        return {"delta": asked.delta, "numbers": numbers, "require": asked.require, **of_next, **shift}
 
     def _checks(self) -> list[Callable[[], object]]:
         asked = self.asked
@@ -151,6 +197,7 @@ def wanted_of(options: argparse.Namespace, num_examples: str) -> Wanted:
         percent=options.percent,
         drop_missing=options.drop_missing,
         binary=options.binary,
+        is_score=getattr(options, "score", None) is not None,
     )
 
 
@@ -184,7 +231,8 @@ def _file_problems(flag: str, path: str) -> list[str]:
     return [f"{rule}, got {path!r}; make {folder} first"]
 
 
-def _problems(checks: list[Callable[[], object]]) -> list[str]:
+def problems_of(checks: list[Callable[[], object]]) -> list[str]:
+    """Return what each check that fails says."""
     problems = []
     for check in checks:
         try:

@@ -20,7 +20,7 @@ from riskband.worst_cases.requirements import (
     read_requirements,
     verdicts_on,
 )
-from riskband.worst_cases.scaled import change_bound, score_bound
+from riskband.worst_cases.scaled import CHANGES, SCORES, ScaledNumber, change_bound, score_bound
 
 _UNASKED = {ClientChanges: ("change", "harmed:0.05"), ClientScores: ("score",)}
 
@@ -98,15 +98,18 @@ def certified_on_scale(
     budget: float | list[float] = 0.0,
 ) -> Findings:
     """Return what is found of changes or scores: each number, and the next clients, with an equal part of delta."""
-    gated = read_requirements(require)
-    behind = numbers_behind(gated)
-    asked, has_next = list(dict.fromkeys(numbers)), num_next is not None or population is not None
+    gated, families = read_requirements(require), CHANGES if isinstance(answers, ClientChanges) else SCORES
+    behind = [str(ScaledNumber.of(name, families)) for name in numbers_behind(gated)]
+    asked, has_next = (
+        [str(ScaledNumber.of(name, families)) for name in numbers],
+        num_next is not None or population is not None,
+    )
     if not (asked or gated or has_next or divergence):
         asked = list(_UNASKED[type(answers)])
     if divergence is not None and not has_next:
-        worst = "worst_change" if isinstance(answers, ClientChanges) else "worst_score"
+        worst = list(families)[-1]
         asked += [f"{worst}:{divergence}:{size:.15g}" for size in np.ravel(budget).tolist() if size]
-    asked = [name for name in asked if name not in behind]
+    asked = [name for name in dict.fromkeys(asked) if name not in behind]
     part = check_delta(delta) / (len(asked) + len(behind) + has_next)
     bound: Any = change_bound if isinstance(answers, ClientChanges) else score_bound
     found: dict[str, Certificate] = {name: bound(answers, name, delta=part) for name in asked}

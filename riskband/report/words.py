@@ -20,7 +20,7 @@ from riskband.answers.responses import (
     TRUE_ANSWERS,
 )
 from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS
-from riskband.answers.scaled import Scale, ScaledAnswers, is_scaled, rebuilt
+from riskband.answers.scaled import RISK, Scale, ScaledAnswers, is_scaled, rebuilt
 from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate
 from riskband.checks import FloatArray
 from riskband.functionals.distributions import RiskDistribution
@@ -135,12 +135,10 @@ def ends_of(certificate: Certificate) -> tuple[FloatArray | None, FloatArray | N
     """Return the lower and the upper bound; None for an end of the range of changes or scores, which says nothing."""
     scale, upper = scale_of(certificate.recipe["answers"]), np.asarray(certificate.value)
     lower = None if certificate.lower is None else np.asarray(certificate.lower)
-    if scale is None or "share" in certificate.kind or certificate.kind == "harmed":
+    if scale is None:
         return lower, upper
-    return (
-        None if lower is None or np.all(lower <= scale.low) else lower,
-        None if np.all(upper >= scale.high) else upper,
-    )
+    low, high = (0.0, 1.0) if certificate.kind in ("harmed", "score_share") else (scale.low, scale.high)
+    return None if lower is None or np.all(lower <= low) else lower, None if np.all(upper >= high) else upper
 
 
 def bound_in_words(certificate: Certificate) -> str:
@@ -311,7 +309,7 @@ def rows_of_next(certificate: Certificate) -> tuple[tuple[str, str, str], ...]:
         return ()
     budgets = certificate.axes.get("budget", np.array([np.nan])).tolist()
     verb = "measure" if certificate.recipe["arguments"]["local"] == "observed" else "have"
-    scale = scale_of(certificate.recipe["answers"]) or Scale("risk")
+    scale = scale_of(certificate.recipe["answers"]) or RISK
     bad, rounded = (certificate.lower, rounded_down) if scale.is_higher_better else (certificate.value, rounded_up)
     found = []
     for budget, values in zip(budgets, np.atleast_2d(np.asarray(bad)), strict=True):
@@ -322,7 +320,11 @@ def rows_of_next(certificate: Certificate) -> tuple[tuple[str, str, str], ...]:
         ]
         size = "" if math.isnan(budget) else exactly(budget)
         found += [
-            (size, f"{verb} a {scale.noun} {scale.beyond} {rounded(values[n])}", f"at most {n} of {values.size}")
+            (
+                size,
+                f"{verb} {scale.article} {scale.noun} {scale.beyond} {rounded(values[n])}",
+                f"at most {n} of {values.size}",
+            )
             for n in shown
         ]
         if not shown.size:

@@ -195,7 +195,7 @@ def _bound(
             *assumptions_of(answers),
             *((OBSERVED_SIZES,) if local == "observed" and number.kind in ("quantile", "share") else ()),
             *(() if number.shift is None else (within(number.shift[0]),)),
-            *chosen_before(number=(str(number), None), sides=(sides, "worse")),
+            *chosen_before(bound_on=(f"{number}{' from both sides' if is_from_both else ''}", None)),
             *(chosen_before(local=(local, "marginal")) if function == "change_bound" else ()),
         ),
         recipe=recipe(function, arguments, answers),
@@ -247,7 +247,7 @@ def _beyond(
     if isinstance(answers, ClientChanges):
         return values >= -threshold if is_mirrored else values > threshold
     is_low = answers.scale.is_higher_better != is_mirrored
-    return (values <= threshold if is_low else values >= threshold) != is_mirrored
+    return np.asarray((values <= threshold if is_low else values >= threshold) != is_mirrored)
 
 
 def assumptions_of(answers: ScaledAnswers) -> tuple[str, ...]:

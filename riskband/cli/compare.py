@@ -1,0 +1,77 @@
+"""`riskband compare`: whether a new model is worse than an old one at clients that nobody has asked."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import riskband as rb
+from riskband.answers.doors import TableError
+from riskband.answers.files import read_risks
+from riskband.answers.responses import ANSWERED_BY, who_made_the_model
+from riskband.checks import spelled
+from riskband.cli.certify import add_columns, several, write
+from riskband.cli.request import how_read, problems_of, wanted_of
+from riskband.cli.terminal import summary_on_scale
+from riskband.report.words import about
+from riskband.worst_cases.requirements import EXIT_STATUS
+
+
+def run(options: argparse.Namespace) -> int:
+    """Read the tables, compare each new model with the old one, print that, and write what was asked for."""
+    wanted, many = wanted_of(options, options.num_examples), len(options.new) > 1
+    problems = problems_of([partial(about, options.about)])
+    if many and (options.out or options.json):
+        problems.append("--out and --json are for one new model; say --delta 0.05 / (number of models) for each")
+    who: dict[str, Any] = {"answered_by": options.answered_by, "num_missing": options.num_missing}
+    read = {}
+    for file in (options.old, *options.new):
+        try:
+            read[file] = read_risks(file, wanted, **who)
+        except TableError as error:
+            problems += [f"{file}: {line}" for line in error.problems]
+    if len(read) < len(options.new) + 1 and not problems:
+        problems.append(f"the tables must be different files, got {', '.join([options.old, *options.new])}")
+    if problems:
+        raise TableError(list(dict.fromkeys(problems)))
+    say = partial(print, file=sys.stderr) if options.json else print
+    say(who_made_the_model(options.answered_by, option="--answered-by {}"))
+    asked = {"numbers": options.number, "require": options.require, "num_next": options.next}
+    asked |= {"population": options.population, "divergence": options.divergence, "budget": options.budget}
+    statuses = []
+    for file in options.new:
+        changes = rb.ClientChanges.between(read[options.old], read[file])
+        found = rb.compare(changes, delta=options.delta / len(options.new), **asked)
+        title = f"{Path(options.old).name} to {Path(file).name}, {how_read(wanted)}"
+        say(summary_on_scale(found, changes, how_read=title))
+        statuses.append(0 if found.gate is None else found.gate.exit_status)
+        write(found, options, say=say)
+    return next(status for status in EXIT_STATUS.values() if status in statuses)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Tell the parser of the sub-command what it takes."""
+    parser.usage = "riskband compare OLD NEW [NEW ...] --client COLUMN --num-examples N|COLUMN [options]"
+    again = several()
+    add = parser.add_argument
+    add("old", help="table with one row per client, measured with the old model", metavar="OLD")
+    add("new", nargs="+", help="the same clients with a new model; several share delta", metavar="NEW")
+    add("--num-examples", required=True, metavar="N|COLUMN", help="examples behind each mean, the same in both tables")
+    add_columns(parser, client_is_required=True)
+    add("--answered-by", type=spelled, choices=ANSWERED_BY, default="fresh", help="as for certify (default: fresh)")
+    add("--num-missing", type=int, default=0, metavar="N", help="clients that were asked and did not answer")
+    add("--delta", type=float, default=0.05, help="probability that anything certified fails (default: 0.05)")
+    numbers = "from above: change (the mean), harmed:0.05 (clients that get worse by more; both are the default), "
+    add("--number", help=f"{numbers}change_quantile:0.9, worst_change:chi2:0.1", **again, nargs="+", metavar="NAME")
+    add("--next", type=int, metavar="N", help="the largest, second largest, ... change that the next N would measure")
+    add("--population", type=int, metavar="N", help="the clients were drawn at random from so many")
+    add("--divergence", type=spelled, choices=sorted(rb.DIVERGENCES), help="the mean, or the next, under shifts")
+    add("--budget", type=float, default=[0.05, 0.1], nargs="+", metavar="SIZE", help="its sizes (default: 0.05 0.1)")
+    required = "'change<=0.01' (non-inferiority), 'harmed:0.02<=0.1' (do no harm): exit status 0, 1 or 3"
+    add("--require", help=f"PASS, FAIL or NOT DECIDED: {required}", **again, nargs="+", metavar="NAME<=LIMIT")
+    add("--out", help="write the certificates, with all that is needed to verify them", metavar="FILE.json")
+    add("--json", help="print what --out writes, and nothing else", action="store_true")
+    add("--about", help="what the page says of the evaluation: model=...", **again, nargs="+", metavar="KEY=VALUE")
