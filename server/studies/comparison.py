@@ -128,9 +128,10 @@ class ComparisonStudy(Study):
         """Yield for how many clients, and for whom, the new model is worse."""
         section = report["comparison"]
         worse, better = section["num_clients_worse"], section["num_clients_better"]
+        old = "what each client trained for itself" if section["old_model"] == _LOCAL else section["old_model"]
         yield (
             f"Measured, the mean loss is {section['mean_new_risk']:.4f} with the new model and "
-            f"{section['mean_old_risk']:.4f} with the old one; {worse} clients got worse, {better} better, and "
+            f"{section['mean_old_risk']:.4f} with the old one ({old}); {worse} clients got worse, {better} better, and "
             f"{len(section['clients']) - worse - better} are as they were."
         )
         ranked = sorted(section["clients"], key=lambda client: -client["change"])
