@@ -269,19 +269,21 @@ def betting_assumptions(name: str, seed: int | None) -> tuple[str, ...]:
     return (*in_order, *chosen_before(seed=(seed if has_seed else None, None)))
 
 
-def constant_stakes_upper_mean(values: FloatArray, *, delta: float) -> float:
+def constant_stakes_upper_mean(values: FloatArray, *, delta: float, weights: FloatArray | float = 1.0) -> float:
     """Upper confidence limit for the mean of independent values in [0, 1]: exact, the same for every order of them.
 
-    It grows with every value, so it stays valid if any value is replaced by a larger one. Source: math §2.6.
+    It grows with every value, so it stays valid if any value is replaced by a larger one. Source: math §2.6. With a
+    weight in [0, 1] of each value, drawn with it, the limit is for E[weight·value] / E[weight]: math §2.12.
     """
     stakes = sharpest_stakes(values.size, delta)
 
     def log_excess(candidate: float) -> float:
-        gains = candidate - values
+        gains = weights * (candidate - values)
         earned = log_capital(gains, stakes, num_bets=values.size, largest_loss=1.0 - candidate)
         return earned + float(np.log(delta))
 
-    return _first_rejected(log_excess, values.size, guess=float(np.mean(values)))
+    guess = float(np.average(values, weights=np.broadcast_to(weights, values.shape)))
+    return _first_rejected(log_excess, values.size, guess=guess)
 
 
 def sharpest_stakes(num_bets: int, delta: float, deviations: FloatArray = _DEVIATIONS) -> FloatArray:

@@ -46,7 +46,7 @@ _KINDS = {  # what is bounded, by the function in the recipe; of a measure it is
 }
 _PARAMETERS = (  # in the order in which a name has them
     *("measure", "weight", "comparison", "functional", "first", "second", "objective"),
-    *("population", "num_next", "k", "level", "thresholds", "divergence", "budget", "cost_budget"),
+    *("population", "num_next", "k", "above", "level", "thresholds", "divergence", "budget", "cost_budget"),
 )
 _NUM_SHOWN, _LONG = 3, 8  # points of a curve or clients in a sentence, and characters of a threshold
 _ROUNDING = 1e-9  # of a weight: a client that weighs as all do does not carry the worst case
@@ -157,20 +157,31 @@ class Certificate(Drawn):
         Points of a curve are left out, if there is more than one. Two certificates of one name bound the same quantity,
         if they are of the same answers.
         """
-        function, given = str(self.recipe.get("function")), self.recipe.get("arguments")
-        given = given if isinstance(given, Mapping) else {}
+        function, given = str(self.recipe.get("function")), self._given
         if isinstance(given.get("number"), str):
             return str(given["number"])
         points = map(given.get, _PARAMETERS)
         single = (each[0] if isinstance(each, list) and len(each) == 1 else each for each in points)
         parts = [_part(each) for each in single if isinstance(each, (str, float, int))]
         kind = () if given.keys() & {"measure", "weight", "comparison"} else (_KINDS.get(function, function),)
-        return ":".join([*kind, *parts])
+        whole = ("all",) if given.get("including_seen") else ()  # of a population, and not its next clients
+        return ":".join([*kind, *whole, *parts])
 
     @property
     def kind(self) -> str:
         """What is bounded, without its parameters: "mean", "quantile", "worst_mean", "gini"."""
         return self.name.partition(":")[0]
+
+    @property
+    def num_digits(self) -> int:
+        """Digits after the point with which bounds are said: none of a number of clients."""
+        return 0 if "above" in self._given else 4
+
+    @property
+    def _given(self) -> Mapping[str, Any]:
+        """The arguments in the recipe."""
+        given = self.recipe.get("arguments")
+        return given if isinstance(given, Mapping) else {}
 
     @property
     def is_published(self) -> bool:
@@ -183,6 +194,15 @@ class Certificate(Drawn):
         if "groups" in self.recipe:
             return "groups"
         return "own" if self.recipe.get("band") is None else "band"
+
+    @property
+    def is_from_below(self) -> bool:
+        """Whether the upper end is only that of the range of a score, so that `lower` is the bound."""
+        answers = self.recipe.get("answers")
+        top = answers.get("high") if isinstance(answers, Mapping) else None
+        return (
+            top is not None and self.lower is not None and "share" not in self.kind and bool(np.all(self.value == top))
+        )
 
     @property
     def statement(self) -> str:
@@ -263,6 +283,7 @@ class Certificate(Drawn):
     def _curve(self) -> str:
         names = " and ".join(name.replace("_", " ") for name in self.axes)
         sides = "is at most the given curve" if self.lower is None else "lies between the given curves"
+        sides = "is at least the given curve" if self.is_from_below else sides
         return f"{sides}, for every {names} at once"
 
     @property
@@ -285,10 +306,13 @@ class Certificate(Drawn):
         return rounded_up_strictly(point) if axis == "threshold" and self.lower is None and is_long else exactly(point)
 
     def _bound_at(self, place: tuple[int, ...]) -> str:
-        upper, is_curve = rounded_up(np.asarray(self.value)[place]), bool(self.axes)
+        digits, is_curve = self.num_digits, bool(self.axes)
+        upper = rounded_up(np.asarray(self.value)[place], digits)
         if self.lower is None:
             return upper if is_curve else f"is at most {upper}"
-        lower = rounded_down(np.asarray(self.lower)[place])
+        lower = rounded_down(np.asarray(self.lower)[place], digits)
+        if self.is_from_below:
+            return f"{lower} or more" if is_curve else f"is at least {lower}"
         return f"{lower} to {upper}" if is_curve else f"lies between {lower} and {upper}"
 
     def __eq__(self, other: object) -> bool:

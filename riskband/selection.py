@@ -23,7 +23,7 @@ from riskband.bands.methods import resolve_level_method
 from riskband.certificate import CERTIFICATE, Certificate, recipe
 from riskband.checks import as_number, check_choice, check_delta, check_number, check_optional_seed, check_single
 from riskband.functionals.distributions import RiskDistribution
-from riskband.functionals.functional import BOUND_METHODS, Functional, bound, method_that_applies, resolve
+from riskband.functionals.functional import BOUND_METHODS, OF_RISKS, Functional, bound, method_that_applies, resolve
 from riskband.means import mean_bound
 from riskband.wording import CHOSEN_BEFORE, chosen_before, in_full, rounded_up
 from riskband.wording.shown import Shown
@@ -132,7 +132,7 @@ def _weight(name: str, weight: float) -> float:
 def _term(name: str) -> Functional:
     if not isinstance(name, str):
         raise ValueError(f"a term of an objective must be the name of a measure, got {name!r}")
-    found = resolve(name, called="a term of an objective")
+    found = resolve(name, called="a term of an objective", among=OF_RISKS)
     if not np.isfinite(found.range[1]):
         raise ValueError(
             f"a term of an objective must be bounded, got {found.name!r}, which can be infinite; take for example "

@@ -69,7 +69,7 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
 }
 """The functions that make certificates, by the name in the recipe."""
 
-_BOUNDED_BY_ONE = ("mean", "cvar", "quantile", "share", "worst_mean", "worst_share", "next")
+_BOUNDED_BY_ONE = ("mean", "example_mean", "cvar", "quantile", "share", "worst_mean", "worst_share", "next")
 _LARGEST_TRIED = 4_096  # clients
 
 _COMPUTED = ("value", "lower", "details")
@@ -195,6 +195,7 @@ def why_it_says_nothing(certificate: Certificate) -> str | None:
     formula needs if more clients answer as these did: no certificate.
     """
     of_unit = certificate.kind in _BOUNDED_BY_ONE and not {"threshold", "k"} & certificate.axes.keys()
+    of_unit &= certificate.num_digits > 0  # no number of clients
     if not of_unit or not np.any(np.asarray(certificate.value) >= 1.0):
         return None
     recipe, num_clients = certificate.recipe, _num_values(certificate.recipe)

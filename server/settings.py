@@ -20,7 +20,7 @@ from riskband.bands.methods import resolve_level_method
 from riskband.models.evaluation import DEVICES
 from riskband.models.losses import LOSSES, OWN
 from riskband.report.words import about
-from riskband.worst_cases.requirements import Requirement
+from riskband.worst_cases.requirements import Requirement, is_of_next
 from server.run.folder import FIGURE_SUFFIXES
 from server.sections import (
     SPLIT,
@@ -199,6 +199,14 @@ class Model(Section):
     }
 
 
+def _requirement(text: str) -> str:
+    """Return a requirement as it is written; raises ValueError, also for what counts examples."""
+    found = Requirement.of(text)
+    if found.number.counts_examples:
+        raise ValueError
+    return str(found)
+
+
 class Question(Section):
     """What is certified."""
 
@@ -209,11 +217,11 @@ class Question(Section):
     delta: float = Field(ge=1e-6, lt=1, description="delta is the probability of failure, not the confidence")
     breakdown_threshold: Fraction = Field(description="a client fails when its risk reaches this loss, in [0, 1]")
     breakdown_target: float = Field(gt=0, lt=1, description="the share of failing clients, or mean risk, you accept")
-    require: Annotated[tuple[Annotated[str, AfterValidator(lambda text: str(Requirement.of(text)))], ...], SPLIT] = (
-        Field(
-            description='give requirements such as "mean<=0.2,quantile:0.9<=0.3", or ""; not for selection; for '
-            'comparison such as "change<=0.01,harmed:0.02<=0.1"'
-        )
+    require: Annotated[tuple[Annotated[str, AfterValidator(_requirement)], ...], SPLIT] = Field(
+        description='give requirements such as "mean<=0.2,quantile:0.9<=0.3", or ""; not for selection, no '
+        "example_mean (clients answer from samples, whose sizes are not their own), and next clients neither for "
+        "secure_histogram nor with privacy; for comparison such as "
+        '"change<=0.01,harmed:0.02<=0.1"'
     )
     band: Annotated[str, rule(resolve_level_method)] = Field(
         description='use "berk_jones", "dkw", "kolmogorov", or "truncated:0.5:0.95" for a range of quantiles only'
@@ -245,7 +253,7 @@ class Asking(Section):
     privacy: Annotated[str, rule(lambda noise: not noise or mechanism_of(noise))] = Field(
         description='give "laplace:EPSILON" or "gaussian:RHO" with a number from 1e-6 to 1e12, or "" for no noise; '
         "with noise local is marginal or counted, for wasserstein the protocol one-round, cost-bound 0, no box at a "
-        "layer and no smoothing; not for secure_histogram or comparison, nor with an evaluator"
+        "layer and no smoothing; not for secure_histogram or comparison, nor with an evaluator or required next clients"
     )
     node_timeout: Positive = Field(description="seconds to wait for the clients to connect")
     reply_timeout: Positive = Field(description="seconds to wait for the answers of one round")
@@ -257,7 +265,9 @@ class Asking(Section):
     )
 
     rules: ClassVar[Mapping[str, Rule]] = {
-        "privacy": lambda noise, known: not (noise and known.get("evaluator")),
+        "privacy": lambda noise, known: (
+            not noise or not (known.get("evaluator") or any(map(is_of_next, known.get("require", ()))))
+        ),
         "contamination": lambda number, known: (
             number == 0
             or not {"num_clients", "quorum"} <= known.keys()

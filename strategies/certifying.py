@@ -61,7 +61,7 @@ class CertifyingStrategy(QueryStrategy):
 
     def own_numbers(self, source: object, names: Sequence[str]) -> list[str]:
         """Return those of the numbers that are bounded by themselves, and not read off a band."""
-        return numbers_alone(names) if self.can_bet_on(source) else []
+        return numbers_alone(names, can_bet=self.can_bet_on(source))
 
     def certificates_required(
         self, source: Any, names: Sequence[str], *, delta: float, band: rb.Band | None = None
@@ -123,7 +123,7 @@ class BandStrategy(CertifyingStrategy):
 
     def own_numbers(self, source: object, names: Sequence[str]) -> list[str]:
         """As of every strategy; a local step that was asked for is a band's."""
-        return super().own_numbers(source, names) if self.local == "marginal" else []
+        return numbers_alone(names, can_bet=self.local == "marginal" and self.can_bet_on(source))
 
     def plain_risks(self, outcome: RoundOutcome[Any]) -> rb.ClientRisks:
         """Return the risks that the clients answered; see `client_risks`."""

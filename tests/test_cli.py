@@ -471,9 +471,10 @@ def test_accuracies_give_the_certificates_of_exact_counts(tmp_path, capsys, flag
     ):
         path = tmp_path / f"{name}.csv"
         path.write_text(f"{name}\n" + "\n".join(map(repr, values.tolist())) + "\n")
-        assert run(path, "--num-examples", num_examples, *more, "--out", out) == 0
+        assert run(path, "--num-examples", num_examples, *more, "--quantile", 0.8, "--out", out) == 0
         assert "0-1 losses" in capsys.readouterr().out
-        found.append(certificates(out)["quantile:0.9"].value)
+        found.append(certificates(out)["quantile:0.8"].value)
+    assert found[0] < 1.0
     assert found[0] == pytest.approx(found[1], rel=1e-12)
 
 
@@ -892,6 +893,51 @@ def test_few_clients_say_nothing_of_the_worst_of_many_next_ones(tmp_path, capsys
     assert "    all 4 may measure any risk\n" in capsys.readouterr().out
     assert run(path, "--num-examples", 10, "--next", 1, "--not-binary") == 0
     assert "3 clients are too few; with 19 that answer as these did it would be just below 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("num_clients", "delta", "rank", "of_mean", "needed"),
+    [(10, 0.05, 1, 0.05, 29), (24, 0.2, 2, 0.1, 22), (38, 0.05, 1, 0.05, 29)],
+)
+def test_few_clients_say_most_of_the_next_one(tmp_path, losses, capsys, num_clients, delta, rank, of_mean, needed):
+    """The next is above the r-th largest of K with probability r/(K + 1), a part of delta if there is a rank for it."""
+    path, out, answers = tmp_path / "few.csv", tmp_path / "c.json", np.round(losses[:num_clients], 2)
+    path.write_text("loss\n" + "\n".join(map(str, answers)) + "\n")
+    asked = (path, "--num-examples", 100, "--delta", delta, "--out", out)
+    assert run(*asked) == 0
+    printed, found = capsys.readouterr().out, certificates(out)
+    of_next = rank / (num_clients + 1)
+    assert list(found) == ["next:1:1", "mean"]
+    one, mean = found.values()
+    assert (one.value, one.delta) == (np.sort(answers)[-rank], pytest.approx(of_next))
+    assert (mean.value, mean.delta) == (rb.mean_bound(rb.ClientRisks(answers, 100), delta=of_mean).value, of_mean)
+    assert json.loads(out.read_text())["findings"]["delta"] == pytest.approx(of_next + of_mean)
+    (said,) = re.findall(rf"<= {one.value:.4f} \(by itself with probability at least ([\d.]+):", printed)
+    assert 1.0 - of_next - 0.001 < float(said) <= 1.0 - of_next + 1e-12
+    assert f"needs {needed} clients or more at delta = {of_mean:g}" in printed
+    assert "1.0000" not in printed
+    assert "no bound below 1" not in printed
+    assert main(["verify", str(out)]) == 0
+    capsys.readouterr()
+    assert run(*asked, "--quantile", 0.5) == run(*asked, "--contamination", 1) == 0  # whatever is named, or in doubt
+    assert "the next client" not in capsys.readouterr().out
+
+
+def test_what_is_required_of_the_next_clients_has_a_status(tmp_path, table, losses, capsys):
+    out, at = tmp_path / "c.json", float(np.sort(losses)[-3])  # two of sixty are above it
+    for limit, status, verdict in ((5, 0, "PASS"), (1, 3, "NOT DECIDED")):
+        assert run(table, "--num-examples", 100, "--require", f"next:20:{at}<={limit}", "--out", out) == status
+        printed = capsys.readouterr().out
+        assert f"{verdict}: next:20:{at}<={limit} is required" in printed
+        assert f"  0 <= the number of clients, of the next 20, that would measure a risk above {at} <= " in printed
+        assert main(["verify", str(out)]) == 0
+        assert main(["report", str(out), "-o", str(tmp_path / "page.html")]) == 0
+        assert f"of the next 20, that would measure a risk above {at}" in (tmp_path / "page.html").read_text()
+    changed = out.read_text().replace("NOT DECIDED", "PASS")
+    out.write_text(changed)
+    assert main(["verify", str(out)]) == 1
+    assert run(table, "--num-examples", 100, "--require", "next:20:0.3<=3", "--noise", "laplace:5", "--binary") == 2
+    assert "without noise, and no band" in capsys.readouterr().err
 
 
 def test_the_others_of_a_federation_and_what_it_must_be(table, losses, capsys):

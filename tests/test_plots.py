@@ -249,3 +249,14 @@ def test_a_legend_says_what_lies_between_the_dots_and_what_clients_measured():
     assert measured_label(plain) == "measured by the 3 clients that answered"
     assert measured_label(noisy).endswith("answered, with noise")
     assert measured_label(counted).endswith("answered, rounded up to bins")
+
+
+def test_the_next_clients_are_drawn_in_steps_from_the_largest():
+    found = rb.next_clients(rb.ClientRisks(np.arange(40) / 100, 100), 20, delta=0.1, divergence="chi2", budget=[0, 0.1])
+    axes = found.plot()
+    for line, bounds in zip(axes.get_lines(), found.value, strict=True):
+        np.testing.assert_array_equal(line.get_xdata(), np.arange(1, 21))
+        np.testing.assert_array_equal(line.get_ydata(), bounds)
+        assert line.get_drawstyle() == "steps-mid"
+    assert "largest" in axes.get_xlabel()
+    assert "at most" in axes.get_ylabel()

@@ -132,6 +132,8 @@ class ClientChanges(ScaledAnswers):
     ----------
     values : ndarray
         The changes, new - old, in [-1, 1]: above 0 where the new model is worse.
+    responses : Responses
+        Who answered; its fields are also read off the answers themselves.
 
     Raises
     ------
@@ -317,6 +319,11 @@ class ClientScores(ScaledAnswers):
         The range of the score, known before any answer.
     names, groups, **who :
         As for `ClientRisks`, without noise.
+
+    Attributes
+    ----------
+    responses : Responses
+        Who answered; its fields are also read off the answers themselves.
 
     Raises
     ------

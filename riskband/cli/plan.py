@@ -66,7 +66,7 @@ def _line(option: Option) -> str:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Tell the parser of the sub-command what it takes."""
     add = parser.add_argument
-    add("target", metavar="NAME<=LIMIT", help="what is to pass: 'share:0.3<=0.1', 'mean<=0.2', 'quantile:0.9<=0.3', …")
+    add("target", metavar="NAME<=LIMIT", help="what is to pass: 'share:0.3<=0.1', 'mean<=0.2', 'next:20:0.3<=3', …")
     add("--shift", help="for every network within it, as in chi2:0.1 (for means and shares)", metavar="NAME:BUDGET")
     source = parser.add_mutually_exclusive_group(required=True)
     prior = "how the risks of clients are distributed: beta:MEAN:SD"

@@ -58,6 +58,7 @@ def _found(found: Findings, more: list[str]) -> list[str]:
     lines += [
         f"  {each}: not bounded from above by these answers, so without a certificate" for each in found.unbounded
     ]
+    lines += [f"  {found.more_clients}"] if found.more_clients else []
     lines += more
     lines += dict.fromkeys(f"  {each.statement}" for each in found.breakdowns)
     lines += ["if all of this is true:", *(f"  - {line}" for line in found.assumptions)]
@@ -76,10 +77,13 @@ def _lines_of(found: Findings, name: str) -> Iterator[str]:
     quantity, given = certificate.quantity, certificate.recipe["arguments"]
     if not certificate.axes:
         low, high = words.ends_of(certificate)
-        lower = "" if low is None else f"{rounded_down(low)} <= "
-        bound = f": no bound below 1; {why}" if why else "" if high is None else f" <= {rounded_up(high)}"
+        digits = certificate.num_digits
+        lower = "" if low is None else f"{rounded_down(low, digits)} <= "
+        bound = f": no bound below 1; {why}" if why else "" if high is None else f" <= {rounded_up(high, digits)}"
         bound = ": not bounded by these answers" if low is None and high is None else bound
-        yield f"  {lower}{quantity}{_become(given['divergence'], given['budget']) if 'budget' in given else ''}{bound}"
+        itself = f" ({said})" if (said := words.of_rank(certificate)) else ""
+        become = _become(given["divergence"], given["budget"]) if "budget" in given else ""
+        yield f"  {lower}{quantity}{become}{bound}{itself}"
         for group, size, bounds, measured in words.group_rows(certificate):
             yield f"    {group} ({size} clients): {bounds}, measured {measured}"
     elif set(certificate.axes) == {"budget"}:

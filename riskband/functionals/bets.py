@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from riskband.answers.risks import ClientRisks
-from riskband.bands.local_steps import KNOWN_SIZES, assumed_of_sizes
+from riskband.bands.local_steps import KNOWN_SIZES, RANDOM_SIZES, assumed_of_sizes
 from riskband.betting import (
     CONSTANT_STAKES,
     ORDER_IS_UNINFORMATIVE,
@@ -45,6 +45,8 @@ from riskband.functionals.ratios import (
 )
 from riskband.functionals.stepwise import true_quantile, true_share
 from riskband.search import bisect_number
+
+OWN_SIZES = "the number of examples of each client is that of all its own, and not the size of a sample of them"
 
 # Parameters beyond which a band is sharper: ratios next to 1, and tails of which few clients tell.
 _POWERS_BELOW_1, _POWERS_ABOVE_1, _SHARES = (0.05, 0.9), (1.1, 10.0), (0.01, 0.95)
@@ -231,12 +233,25 @@ def coefficient_of_variation(risks: ClientRisks, delta: float) -> DirectBounds |
     return _ratio_bounds(risks, delta, power_ratio(2.0), lambda ratio: float(np.sqrt(max(ratio**2 - 1.0, 0.0))))
 
 
-def mean(risks: ClientRisks, delta: float) -> DirectBounds:
-    """Mean risk."""
+def mean(risks: ClientRisks, delta: float, weights: FloatArray | float = 1.0) -> DirectBounds:
+    """Mean risk, of clients that count alike or with these weights in [0, 1]."""
     of_losses, of_gains = (
-        constant_stakes_upper_mean(values, delta=delta) for values in (risks.values, 1.0 - risks.values)
+        constant_stakes_upper_mean(values, delta=delta, weights=weights)
+        for values in (risks.values, 1.0 - risks.values)
     )
     return DirectBounds(1.0 - of_gains, of_losses, CONSTANT_STAKES)
+
+
+def example_mean(risks: ClientRisks, delta: float, most: int) -> DirectBounds:
+    """Mean risk, of clients that count with their numbers of examples, of which none can have more than `most`."""
+    largest = int(risks.num_examples.max())
+    if largest > most:
+        raise ValueError(
+            f"example_mean:{most} needs clients of at most {most} examples, got one of {largest}; name a number that "
+            "no client can exceed, whoever answers, and settle it before any answer is seen"
+        )
+    known = f"no client can have more than {most} examples, which was known before any of them answered"
+    return mean(risks, delta, risks.num_examples / most)._replace(assumptions=(RANDOM_SIZES, OWN_SIZES, known))
 
 
 def cvar(risks: ClientRisks, delta: float, level: float) -> DirectBounds:

@@ -45,7 +45,7 @@ def extremal_distributions(band: Band, measure: str | Functional) -> ExtremalDis
 def measured_dispersion(risks: ClientRisks, measure: str | Functional) -> float:
     """Return the measure of the risks that the clients in `risks` measured: no bound, and noise in them adds to it."""
     check_risks(risks)
-    return resolve(measure, called="measure").value(RiskDistribution.of_values(risks.shown_values))
+    return resolve(measure, called="measure").measured(risks.shown_values, risks.num_examples)
 
 
 def dispersion_certificate(

@@ -22,7 +22,7 @@ from riskband.bands.band import Band, band_alone, own_delta, subject_of
 from riskband.bands.band import band as band_of
 from riskband.betting import check_betting
 from riskband.certificate import Certificate, recipe
-from riskband.checks import FloatArray, as_spelled, check_choice, check_count, check_number, check_single
+from riskband.checks import FloatArray, IntArray, as_spelled, check_choice, check_count, check_number, check_single
 from riskband.functionals import bets, weights
 from riskband.functionals import extremal_distributions as extremal
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution, has_measured_limits
@@ -80,6 +80,8 @@ class Functional:
         What it is called in a sentence.
     sentence : str
         How it is said of a risk, with "{quantity}" and "{subject}" left open.
+    counts_examples : bool
+        Whether each client counts with its number of examples: then only answers say it.
     of_distribution : callable or None
         Its value for a `RiskDistribution`, if known.
     range : tuple of float
@@ -119,6 +121,7 @@ class Functional:
     bounds: Callable[[Band], Interval] | None = None
     of_answers: OfAnswers | None = None
     sentence: str = "{quantity} of {subject}"
+    counts_examples: bool = False
 
     def of(self, subject: str) -> str:
         """Return what is bounded, such as "the Gini coefficient of the risk of an unseen client"."""
@@ -127,12 +130,23 @@ class Functional:
         return sentence.format(quantity=self.quantity, subject=subject)
 
     def value(self, distribution: RiskDistribution) -> float:
-        """Value for a distribution of risks; raises ValueError for a function of a band, which has none."""
+        """Value for a distribution of risks; raises ValueError if it is not known by risks alone."""
+        if self.counts_examples:
+            raise ValueError(
+                f"{self.quantity} needs answers and a delta: neither a band nor a distribution of risks says how many "
+                "examples each client has; ask for it alone, of answers without noise or doubt, or take the mean"
+            )
         if self.of_distribution is None:
             raise ValueError(
                 f"{self.quantity} is known for bands only; use the name of a functional, or a QuantileWeight"
             )
         return self.of_distribution(distribution)
+
+    def measured(self, values: FloatArray, num_examples: IntArray) -> float:
+        """Value for what clients measured, shape (num_clients,) each; raises ValueError as `value`."""
+        if self.counts_examples:
+            return float(np.average(values, weights=num_examples))
+        return self.value(RiskDistribution.of_values(values))
 
     def limits(self, band: Band) -> QuantileLimits:
         """Limits of a band with the sides that the functional needs; raises ValueError if it lacks one."""
@@ -198,7 +212,8 @@ def bound(
     ------
     ValueError
         If an argument is unknown or out of range, the band lacks a side, or `convex_order` does not apply; if delta is
-        given with a band or not with answers; for answers with noise, contamination or missing="worst".
+        given with a band or not with answers; for answers with noise, contamination or missing="worst"; for a client
+        of more examples than "example_mean:2000" allows, or a band for it.
 
     Notes
     -----
@@ -249,7 +264,8 @@ def bound_of_answers(
     """`bound` from answers; raises its errors. Each end fails with probability at most delta/2."""
     delta = own_delta(delta)
     check_betting(method)
-    risks.require_certain_answers("a bound from answers", "a band, rb.band(answers, delta=...)")
+    remedy = "the mean over clients" if chosen.counts_examples else "a band, rb.band(answers, delta=...)"
+    risks.require_certain_answers("a bound from answers", remedy)
     risks = risks.in_order_of_names()
     found = None if chosen.of_answers is None else chosen.of_answers(risks, delta / 2)
     if found is None or None in found:
@@ -316,7 +332,9 @@ def measured_limits(band: Band, functional: Functional, method: str) -> Quantile
     return measured
 
 
-def _growing(name: str, quantity: str, of_distribution: Callable[[RiskDistribution], float], **rest: Any) -> Functional:
+def _growing(
+    name: str, quantity: str, of_distribution: Callable[[RiskDistribution], float] | None, **rest: Any
+) -> Functional:
     """What grows with every risk, in [0, 1]: with cut and centre 0 the extreme members are the sides of the band."""
     return Functional(
         name,
@@ -623,6 +641,20 @@ def _quantile_range(low: float, high: float) -> Functional:
     )
 
 
+def _example_mean(most_examples: int) -> Functional:
+    """E[n R] / E[n]: the mean risk of an example, whosever it is; no client can have more than `most_examples`."""
+    remedy = "it is the largest number of examples that a client can have"
+    most = check_count("the number of an example mean", most_examples, minimum=1, remedy=remedy)
+    return _growing(
+        f"example_mean:{most}",
+        "the example-weighted mean",
+        None,
+        of_answers=partial(bets.example_mean, most=most),
+        sentence="the mean risk per example, not per client (large clients count more), of unseen clients",
+        counts_examples=True,
+    )
+
+
 Table = Mapping[str, Callable[..., Functional]]
 
 WEIGHTS: Table = {
@@ -652,8 +684,11 @@ MEASURES: Table = {
 }
 """Measures of dispersion."""
 
-FUNCTIONALS: Table = {**WEIGHTS, "quantile": _quantile, "share": _share, **MEASURES}
-"""By name, a function of the parameters that follow after colons."""
+OF_RISKS: Table = {**WEIGHTS, "quantile": _quantile, "share": _share, **MEASURES}
+"""By name, a function of the parameters that follow after colons: what a distribution of risks, or a band, says."""
+
+FUNCTIONALS: Table = {**OF_RISKS, "example_mean": _example_mean}
+"""The same with what only answers say."""
 
 
 def resolve_weight(given: str | QuantileWeight, *, called: str) -> QuantileWeight:

@@ -149,12 +149,13 @@ def _draw_measures(axes: Axes, band: Band, measures: Sequence[Certificate], unse
     for row, certificate in enumerate(measures):
         name = certificate.recipe["arguments"]["measure"]
         lower, upper = float(certificate.lower or 0.0), float(certificate.value)
-        published = np.array(bound(band, name, method="plugin"), dtype=np.float64)
+        is_of_risks = not resolve(name).counts_examples  # a band says nothing else
+        published = np.array(bound(band, name, method="plugin") if is_of_risks else [lower, upper], dtype=np.float64)
         if not np.allclose(published, [lower, upper]):
             is_published_wider = True
             _draw_interval(axes, row + 0.15, published[0], published[1], right, color=_PUBLISHED, lw=3.0)
         _draw_interval(axes, row, lower, upper, right, color=BOUNDS, lw=7.0)
-        if unseen is not None:
+        if unseen is not None and is_of_risks:
             _draw_point(axes, row, resolve(name).value(unseen), right, UNSEEN_POINT)
         _draw_point(axes, row, float(certificate.details["measured"]), right, MEASURED_POINT)
         axes.annotate(_row_label(name, lower, upper), (0.0, row - 0.22), (3, 0), textcoords="offset points", fontsize=9)

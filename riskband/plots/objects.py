@@ -145,7 +145,9 @@ def _draw_curves(axes: Axes, certificate: Certificate) -> None:
     # What falls in steps holds from each threshold to the next, and an upper bound on it too.
     style: dict[str, Any] = {"drawstyle": "steps-post", "lw": 1.6}
     step: Any = "post"
-    if name != "threshold":  # certified at the points; the thin line between them only leads the eye
+    if name == "k":
+        style["drawstyle"] = "steps-mid"  # a step for each of the next clients
+    elif name != "threshold":  # certified at the points; the thin line between them only leads the eye
         style, step = {"marker": ".", "lw": 0.7, "ls": ":"}, None
     for index, (lower, upper) in enumerate(zip(lowers, uppers, strict=True)):
         color = WORST[index % len(WORST)] if before else BOUNDS
@@ -155,6 +157,12 @@ def _draw_curves(axes: Axes, certificate: Certificate) -> None:
             axes.fill_between(points, lower, upper, step=step, color=color, alpha=0.25, lw=0)
             axes.plot(points, lower, color=color, **style)
     axes.set(xlabel=_spaced(name), ylabel="bound")
+    if name == "k":
+        axes.set(
+            xlabel="k, from the largest risk of the next clients to the smallest", ylabel="k-th largest risk, at most"
+        )
+        axes.locator_params(axis="x", integer=True)
+        axes.set(xlim=(0.5, len(points) + 0.5), ylim=(0.0, end_of_axis(float(uppers.max()))))
 
 
 def _draw_number(axes: Axes, certificate: Certificate) -> None:

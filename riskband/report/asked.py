@@ -31,7 +31,9 @@ TAILS = ("quantile:0.5", "quantile:0.9", "cvar:0.9")
 """What is read off a band that is wanted for itself, unless it was asked for."""
 
 _UNASKED = ("mean", "quantile:0.9", "cvar:0.9")  # what is bounded where no number was asked for
+_TAIL = 0.9  # level of these
 _CURVE = np.arange(1, 20) / 20  # risks at which a band that is only drawn stands in the file
+_ROUNDING = 1e-9  # of a rank
 _MOST_GROUPS = 50  # all share one part of delta; of more, a band of each would say next to nothing
 
 
@@ -77,9 +79,8 @@ class Asked:
         levels = {"quantile": self.quantile, "cvar": self.cvar, "share": self.survival}
         named = [f"{kind}:{exactly(level)}" for kind, given in levels.items() for level in given]
         asked = ["mean"] * self.mean + named
-        if not (asked or self.from_both_sides or self.divergence or self.has_next):
-            asked = list(_UNASKED)
-        return [name for name in dict.fromkeys(asked) if name not in self.from_both_sides]
+        is_open = not (asked or self.from_both_sides or self.divergence or self.has_next)
+        return [name for name in dict.fromkeys(_UNASKED if is_open else asked) if name not in self.from_both_sides]
 
     @cached_property
     def shifts(self) -> list[dict[str, Any]]:
@@ -111,25 +112,31 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     risks = answers.in_order_of_names() if asked.is_alone else answers  # as certificates that bet on them hold them
     is_bet_on = asked.is_alone and risks.are_as_measured  # bets need every answer as it was given
     above, shifts, is_of_groups = asked.from_above, asked.shifts, asked.groups and not groups_problem(risks)
-    bet_on = numbers_alone(asked.from_both_sides) if is_bet_on else []
+    is_of_few = above == list(_UNASKED) and asked.is_alone and are_few(risks, delta=asked.delta)
+    above = ["mean"] if is_of_few else above
+    bet_on = numbers_alone(asked.from_both_sides, can_bet=is_bet_on)
     off_band = [name for name in asked.from_both_sides if name not in bet_on]
     is_read = (above and not asked.is_alone) or (shifts and not is_bet_on) or asked.at is not None
     is_needed = bool(off_band or asked.band or is_read)
     num_alone = len(above) * asked.is_alone + len(bet_on) + len(shifts) * is_bet_on + is_of_groups
     of_next = (asked.divergence or (None,)) if asked.has_next else ()
-    num_alone += len(of_next)
-    part = asked.delta / (num_alone + is_needed)
+    num_parts = num_alone + len(of_next) + is_needed
+    # The next client has a part of delta if that is enough; or else what follows from the first rank, beside it.
+    part = asked.delta / (num_parts + (is_of_few and _rank(risks, asked.delta / (num_parts + 1)) > 0))
     has_both_sides = "two" in (asked.sides, asked.band) or (off_band and not is_bet_on)
     band = _band(risks, asked, delta=part, sides="two" if has_both_sides else "lower") if is_needed else None
     alone: dict[str, Any] = {"delta": part, "seed": asked.seed if risks.are_as_measured else None}
-    found = {name: _above(name, risks if asked.is_alone or band is None else band, **alone) for name in above}
+    found = _by_name([rb.next_clients(risks, 1, rank=max(1, _rank(risks, part)))] if is_of_few else [])
+    found |= {name: _above(name, risks if asked.is_alone or band is None else band, **alone) for name in above}
     found |= certificates_of(risks, bet_on, delta=part)
     source, terms = (risks, alone) if is_bet_on or band is None else (band, {})
     found |= _by_name(rb.worst_case_mean(source, **shift, **terms) for shift in shifts)
     if band is not None:
         found |= certificates_of(band, off_band, delta=None)
         found |= _by_name(rb.worst_case_cdf(band, **shift) for shift in shifts)
-        found |= {name: _above(name, band, **alone) for name in TAILS if asked.band and name not in found}
+        found |= {
+            name: _above(name, band, **alone) for name in TAILS if asked.band and not (is_of_few or name in found)
+        }
         if not any(each.event == "band" for each in found.values()):  # what is drawn has its part of delta in the file
             found["curve"] = rb.survival(band, thresholds=_CURVE)
     found |= _by_name(_next(risks, asked, divergence, delta=part) for divergence in of_next)
@@ -144,6 +151,19 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
         names=risks.names,
         band=band,
     )
+
+
+def are_few(risks: rb.ClientRisks, *, delta: float) -> bool:
+    """Return whether clients are too few for a bound on their tail beside others: then they say most of the next one.
+
+    That is bounded by ranks, which need every answer as it was measured.
+    """
+    return risks.are_as_measured and risks.num_clients < rb.num_clients_needed(_TAIL, delta=delta / len(_UNASKED))
+
+
+def _rank(risks: rb.ClientRisks, delta: float) -> int:
+    """Return the last rank that bounds the next client's risk and fails no more often than delta; 0 if none does."""
+    return int(delta * (risks.num_clients + 1) * (1.0 + _ROUNDING))
 
 
 def _by_name(certificates: Iterable[rb.Certificate]) -> dict[str, rb.Certificate]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from riskband.bands.band import Band
 from riskband.certificate import CERTIFICATE, ESTIMATE, REFUTED, Certificate
-from riskband.report.words import added, goal_in_words, num_clients_of, said_of_breakdown, said_once, together
+from riskband.report.words import added, goal_in_words, num_clients_of, of_few, said_of_breakdown, said_once, together
 from riskband.verification import COLLECTION_SCHEMA, source_of, why_it_says_nothing
 from riskband.wording import TRAINERS_ANSWERED, exactly
 from riskband.worst_cases.divergences import DIVERGENCES
@@ -94,6 +94,7 @@ class Findings:
             "assumptions": list(self.assumptions),
             "breakdowns": [asdict(each) for each in self.breakdowns],
             "says_nothing": dict(self.says_nothing),
+            "more_clients": self.more_clients,
             "unbounded": list(self.unbounded),
             "clients": list(self.names),
         }
@@ -136,6 +137,11 @@ class Findings:
         """By name of a certificate, why its bound is 1 somewhere."""
         found = {name: why_it_says_nothing(each) for name, each in self.certificates.items()}
         return {name: why for name, why in found.items() if why is not None}
+
+    @property
+    def more_clients(self) -> str:
+        """What more clients would allow to bound, if there are so few that the next one stands first; or ""."""
+        return of_few(self.certificates)
 
     @cached_property
     def breakdowns(self) -> tuple[Breakdown, ...]:

@@ -15,7 +15,7 @@ import riskband as rb
 from riskband.answers.adversarial import AdversarialAnswers
 from riskband.answers.risks import ClientRisks
 from riskband.checks import check_delta, check_flag, check_installed, check_kind
-from riskband.report.asked import Asked, certified
+from riskband.report.asked import Asked, are_few, certified
 from riskband.report.findings import findings
 from riskband.report.markup import PAGE, SCRIPT, STYLE
 from riskband.report.view import RunFacts, view_of
@@ -178,7 +178,8 @@ def _given(
             raise ValueError("with answers, delta must be given: the probability that a bound fails; 0.05 is usual")
         required = tuple(read_requirements(require or ()))
         wanted = "two" if source.num_clients <= _MOST_FOR_A_BAND else ""
-        asked = Asked(check_delta(delta), mean=not required, require=required, band=wanted, groups=True)
+        has_mean = not (required or are_few(source, delta=check_delta(delta)))  # few are told of the next one first
+        asked = Asked(check_delta(delta), mean=has_mean, require=required, band=wanted, groups=True)
         found = certified(source, asked)
         return dict(found.certificates), found.gate
     if delta is not None or not (isinstance(require, Gate) or not require):

@@ -28,6 +28,7 @@ from riskband.report.words import (
     group_rows,
     measured,
     num_clients_of,
+    of_rank,
     percent,
     question,
     rows_of_next,
@@ -108,6 +109,8 @@ class Client(NamedTuple):
 def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = False) -> dict[str, Any]:
     """Work out what the page says, under the names in its template; see `riskband.report.page.report_page`."""
     certificates, band, gate = found.certificates, found.band, found.gate
+    if public:  # of a rank, the bound is the loss of a client
+        certificates = {name: each for name, each in certificates.items() if not of_rank(each)} or certificates
     threshold = _threshold(found) if facts.threshold is None else facts.threshold
     main = next(iter(certificates.values()))
     answered = who_answered(found.answers)
@@ -149,7 +152,10 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
         "groups": next(filter(None, map(group_rows, certificates.values())), ()),
         "carriers": "" if public else _carriers(found, everything),
         "charts": tuple(_charts(certificates, band, public=public)),
-        "notes": [line for line in map(capital, facts.notes) if line != capital(main.statement)],
+        "notes": [
+            *(line for line in map(capital, facts.notes) if line != capital(main.statement)),
+            *([f"{capital(found.more_clients)}."] if found.more_clients else []),
+        ],
         "premise": _premise(everything.values()),
         "questions": _questions(said_once(assuming, delta=found.delta), facts.answered),
         "limits": LIMITS,
@@ -213,7 +219,7 @@ def _tails(found: Findings, threshold: float | None) -> tuple[tuple[Row, ...], d
         wanted[f"share:{exactly(threshold)}"] = f"The share of unseen clients with a risk of {threshold:g} or more is"
     for name, words in wanted.items():
         each = found.named(name)
-        if each is None and found.band is not None:
+        if each is None and found.band is not None and not (found.more_clients and name in TAILS[1:]):
             each = made[name] = read_off(found.band, name)
         if each is not None:
             is_quantile = each.kind == "quantile"  # "nine in ten have at most"
@@ -225,14 +231,16 @@ def _tails(found: Findings, threshold: float | None) -> tuple[tuple[Row, ...], d
 def _measured_first(main: Certificate, found: Findings) -> str:
     """What was measured of the number at the top, or else of the mean, which it is a worst case of."""
     own, mean = measured(main.name, found.answers), measured("mean", found.answers)
-    said = own if own != NOTHING or mean == NOTHING else f"{mean}, the mean risk without any change"
+    change = "" if main.kind == "next" else " without any change"
+    said = own if own != NOTHING or mean == NOTHING else f"{mean}, the mean risk{change}"
     return f"Measured on the clients that answered: {said}."
 
 
 def _row(certificate: Certificate, found: Findings) -> Row:
     nothing = why_it_says_nothing(certificate)
-    upper, lower = rounded_up(np.asarray(certificate.value).item()), certificate.lower
-    bound = f"at most {upper}" if lower is None else f"{rounded_down(np.asarray(lower).item())} to {upper}"
+    digits, lower = certificate.num_digits, certificate.lower
+    upper = rounded_up(np.asarray(certificate.value).item(), digits)
+    bound = f"at most {upper}" if lower is None else f"{rounded_down(np.asarray(lower).item(), digits)} to {upper}"
     if nothing is not None:
         bound = "not bounded by these answers" if lower is None else f"at least {rounded_down(lower)}"
     known = measured(certificate.name, found.answers)

@@ -23,8 +23,8 @@ from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS
 from riskband.answers.scaled import RISK, Scale, ScaledAnswers, is_scaled, rebuilt
 from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate
 from riskband.checks import FloatArray
-from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import resolve
+from riskband.functionals.quantiles import num_clients_needed
 from riskband.wording import (
     CHOSEN_BEFORE,
     FALSE_IN_GENERAL,
@@ -157,8 +157,9 @@ def measured(name: str, answers: Mapping[str, Any], members: Sequence[int] | Non
     values = values[:, 0] if "radii" in answers else values  # without a movement
     if values.ndim != 1 or not values.size or answers.get("noise"):
         return NOTHING
+    some, sizes = slice(None) if members is None else members, np.asarray(answers["num_examples"])
     try:
-        return f"{resolve(name).value(RiskDistribution.of_values(values if members is None else values[members])):.4f}"
+        return f"{resolve(name).measured(values[some], sizes[some]):.4f}"
     except ValueError:  # a worst case is nothing that clients measure
         return NOTHING
 
@@ -297,6 +298,27 @@ def group_rows(certificate: Certificate) -> tuple[tuple[str, str, str, str], ...
     return tuple(
         (name, f"{int(size):,}", f"{rounded_down(low)} to {rounded_up(high)}", measured("mean", answers, groups[name]))
         for name, size, low, high in zip(sorted(groups), sizes, lower, upper, strict=True)
+    )
+
+
+def of_rank(certificate: Certificate) -> str:
+    """Return how sure a bound is that is one of the measured risks, whose delta follows from its rank; or ""."""
+    if "rank" not in certificate.recipe["arguments"]:
+        return ""
+    num_clients = num_clients_of(certificate.recipe["answers"])
+    return (
+        f"by itself with probability at least {confidence(certificate.delta)}: by its rank among {num_clients} clients"
+    )
+
+
+def of_few(certificates: Mapping[str, Certificate]) -> str:
+    """Return what more clients would allow, where the next one stands first since there are few; or ""."""
+    if not any(map(of_rank, certificates.values())) or any(each.kind == "quantile" for each in certificates.values()):
+        return ""
+    delta = next((each.delta for each in certificates.values() if each.kind == "mean"), USUAL_DELTA)
+    needed = f"{num_clients_needed(0.9, delta=delta)} clients or more at delta = {short_delta(delta)}"
+    return (
+        f"a bound of what nine in ten unseen clients have needs {needed}, and one of the worst tenth's mean more still"
     )
 
 

@@ -20,9 +20,18 @@ from riskband.answers.risks import ClientRisks, check_risks, shared_assumptions
 from riskband.answers.scaled import ScaledAnswers
 from riskband.bands.local_steps import OBSERVED_SIZES, assumed_of_sizes
 from riskband.certificate import Certificate, recipe
-from riskband.checks import FloatArray, IntArray, check_budget, check_choice, check_count, check_delta, check_flag
+from riskband.checks import (
+    FloatArray,
+    IntArray,
+    check_budget,
+    check_choice,
+    check_count,
+    check_delta,
+    check_flag,
+    check_number,
+)
 from riskband.functionals.quantiles import SINGLE_LOCAL
-from riskband.wording import chosen_before, in_short
+from riskband.wording import chosen_before, exactly, in_short
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence
 from riskband.worst_cases.reweighting import ball, within
 from riskband.worst_cases.scaled import on_scale
@@ -48,6 +57,7 @@ def next_clients(
     delta: float | None = None,
     rank: int | None = None,
     k: int | None = None,
+    above: float | None = None,
     divergence: str | FDivergence | None = None,
     budget: npt.ArrayLike = 0.0,
     population: int | None = None,
@@ -56,7 +66,8 @@ def next_clients(
 ) -> Certificate:
     """Upper bounds on the risks of the next clients: the largest, the second largest, ..., the smallest.
 
-    That the fourth largest of the next 20 is at most 0.31 says that of the next 20 at most three are above 0.31.
+    That the fourth largest of the next 20 is at most 0.31 says that of the next 20 at most three are above 0.31. Or for
+    one risk that is named beforehand, bounds on how many of them measure more.
 
     Parameters
     ----------
@@ -72,6 +83,9 @@ def next_clients(
         delta is the probability that the k-th largest of the next is above it. Needs `k`, or a single next client.
     k : int, optional
         Only the k-th largest of the next, which is bounded more sharply; fixed beforehand. Default: all at once.
+    above : float, optional
+        A risk in [0, 1), fixed beforehand: bounded is how many of the next clients measure more than it, from both
+        sides, each with half of delta. Goes with measured risks, and without `rank` and `k`.
     divergence : str or FDivergence, optional
         A name in `DIVERGENCES`, or your own: the next clients come from a target network.
     budget : float or array_like, shape (num_budgets,)
@@ -88,9 +102,9 @@ def next_clients(
     Returns
     -------
     Certificate
-        A number, or a curve over `budget` and/or `k`, in that order; 1 where no answer bounds it. Of all k at once,
-        `details["mean"]` bounds the mean of these clients' risks. Source: math §3.7, with a divergence math §3.8, with
-        a population math §3.9.
+        A number, or a curve over `budget` and/or `k`, in that order; 1 where no answer bounds it (with `above` from 0
+        to all of the clients). Of all k at once, `details["mean"]` bounds the mean of these clients' risks. Source:
+        math §3.7, with a divergence math §3.8, with a population math §3.9.
 
     Raises
     ------
@@ -121,7 +135,12 @@ def next_clients(
         )
     if whole and num_bounded != population:
         raise ValueError(f"including_seen is about all {population} clients, got num_next={num_next}; leave it out")
-    k = 1 if k is None and num_bounded == 1 else k
+    if above is not None:
+        if not 0.0 <= check_number("above", above, remedy="it is a risk") < 1.0:
+            raise ValueError(f"above must be in [0, 1), got {above}; no client measures more than 1")
+        if (rank, k, local) != (None, None, "observed"):
+            raise ValueError("above counts clients by what they measure; leave out rank, k and local")
+    k = 1 if k is None and num_bounded == 1 and above is None else k
     k = None if k is None else check_count("k", k, minimum=1, remedy="1 is the largest risk of the next clients")
     if k is not None and k > num_bounded:
         raise ValueError(f"k must be at most the number of clients, {num_bounded}, got {k}; 1 is the largest risk")
@@ -130,6 +149,7 @@ def next_clients(
         "delta": delta,
         "rank": rank,
         "k": k,
+        "above": above,
         "local": local,
     }
     arguments |= {} if f is None else {"divergence": f.name, "budget": budgets}
@@ -146,19 +166,30 @@ def next_clients(
             raise ValueError("delta must be given, got none; or a rank, from which it follows")
         delta = check_delta(delta)
         part = delta / budgets.size * (1.0 if local == "observed" else 1.0 - _PART_OF_LIMITS)
-        ranks = np.array([_ranks(num_seen, num_next, part, k, f, size, whole) for size in budgets.ravel().tolist()])
-    # Of the others all limits hold at once, for their part of delta.
-    values = risks.values if local == "observed" else risks.upper_limits(_PART_OF_LIMITS * delta / num_bounded)
-    # The value of each rank should as many answers as may be wrong be larger; beyond the last there is only 1.
-    places = np.minimum(num_seen - ranks + risks.contamination, risks.num_clients)
-    bounds = np.append(np.sort(values), 1.0)[places]
+        if above is None:
+            ranks = np.array([_ranks(num_seen, num_next, part, k, f, size, whole) for size in budgets.ravel().tolist()])
+    lower, axes, details = None, {"budget": budgets}, {}
+    if above is not None:
+        ends = [_num_above(risks, num_next, above, part / 2.0, f, size, whole) for size in budgets.ravel().tolist()]
+        lower, value = np.array(ends, dtype=np.float64).T.reshape(2, *budgets.shape)
+    else:
+        # Of the others all limits hold at once, for their part of delta.
+        values = risks.values if local == "observed" else risks.upper_limits(_PART_OF_LIMITS * delta / num_bounded)
+        # The value of each rank should as many answers as may be wrong be larger; beyond the last there is only 1.
+        places = np.minimum(num_seen - ranks + risks.contamination, risks.num_clients)
+        bounds = np.append(np.sort(values), 1.0)[places]
+        value = bounds[:, 0].reshape(budgets.shape)
+        if k is None:
+            value, axes["k"] = bounds.reshape(*budgets.shape, num_bounded), np.arange(1.0, num_bounded + 1.0)
+            details = {"mean": bounds.mean(axis=1).reshape(budgets.shape)}
     return Certificate(
-        quantity=("" if f is None else f"on {ball(f, budgets)}, ") + _quantity(k, num_next, population, whole, local),
-        value=(bounds if k is None else bounds[:, 0]).reshape(budgets.shape + ((num_bounded,) if k is None else ())),
+        quantity=_quantity(k, above, num_next, population, whole, local, None if f is None else ball(f, budgets)),
+        value=value,
+        lower=lower,
+        axes=axes,
+        details=details,
         delta=delta,
         method="ranks",
-        axes={"budget": budgets, "k": np.arange(1.0, num_bounded + 1.0) if k is None else np.array(0.0)},
-        details={"mean": bounds.mean(axis=1).reshape(budgets.shape)} if k is None else {},
         assumptions=(
             *_assumed_of_those_asked(risks, population, local),
             *((within(f), SHIFTED_NETWORK) if f is not None else (SAME_NETWORK,) if population is None else ()),
@@ -166,6 +197,7 @@ def next_clients(
             *chosen_before(
                 number_of_next_clients=(None if num_seen + num_next == population else num_next, None),
                 k=(None if num_bounded == 1 else k, None),
+                risk_above_which_clients_count=(above, None),
                 rank=(rank, None),
                 shift_in=(None if f is None else f.title, None),
                 budget=(None if f is None else in_short(budgets), None),
@@ -208,14 +240,50 @@ def _assumed_of_those_asked(risks: ClientRisks, population: int | None, local: s
     return (*shared, OBSERVED_SIZES if local == "observed" else assumed_of_sizes(risks))
 
 
-def _quantity(k: int | None, num_next: int, population: int | None, whole: bool, local: str) -> str:
+def _quantity(
+    k: int | None,
+    above: float | None,
+    num_next: int,
+    population: int | None,
+    whole: bool,
+    local: str,
+    network: str | None,
+) -> str:
     num_clients = population if whole and population is not None else num_next
-    who = f"the next {num_clients} clients" if num_clients > 1 else "the next client"
+    who = f"the next {num_clients}"
     if population is not None:
-        who = f"all {population} clients" if whole else f"{num_next} others of {population} clients"
+        who = f"all {population}" if whole else f"{num_next} others of {population}"
+    if above is not None:
+        where = "" if network is None else f" on {network}"
+        return f"the number of clients, of {who}, that would measure a risk above {exactly(above)}{where}"
     which = "k-th largest" if k is None else _ordinal(k)
     risk = "the risk" if num_clients == 1 else f"the {which} risk"
-    return f"{risk} {'that' if local == 'observed' else 'of'} {who}{' would measure' if local == 'observed' else ''}"
+    clients = "the next client" if who == "the next 1" else f"{who} clients"
+    said = (
+        f"{risk} {'that' if local == 'observed' else 'of'} {clients}{' would measure' if local == 'observed' else ''}"
+    )
+    return said if network is None else f"on {network}, {said}"
+
+
+def _num_above(
+    risks: ClientRisks, num_next: int, above: float, part: float, f: FDivergence | None, size: float, whole: bool
+) -> tuple[int, int]:
+    """The least and the most that may be above a risk; each is wrong with at most that part of delta (math §3.7).
+
+    Of answers that may be wrong all are above it, and of the other end none.
+    """
+    num_seen, count = risks.num_counted, int(np.sum(risks.values > above))
+    high = min(count + risks.contamination + risks.num_missing_worst, num_seen)
+    low = max(count - risks.contamination, 0)
+
+    def most(num_above: int) -> int:
+        if num_above == num_seen:
+            return num_next
+        if f is None or size == 0.0:  # whoever is above one risk is above the next rank, so one rank serves for all k
+            return int(np.sum(_tails(num_seen, num_next, np.array([num_above + 1]))[0] > part * (1.0 + _ROUNDING)))
+        return int(np.sum(_ranks(num_seen, num_next, part, None, f, size, False) <= num_above))
+
+    return num_next - most(num_seen - low) + whole * low, most(high) + whole * high
 
 
 def _ordinal(k: int) -> str:

@@ -27,7 +27,7 @@ from riskband.checks import (
 from riskband.functionals.distributions import RiskDistribution
 from riskband.wording import TRAINERS_ANSWERED, exactly
 from riskband.wording.shown import Drawn, to_pandas
-from riskband.worst_cases.requirements import FAIL, WORST_MEAN, WORST_SHARE, Requirement, ends_of
+from riskband.worst_cases.requirements import FAIL, NEXT, WORST_MEAN, WORST_SHARE, Requirement, ends_of, is_of_next
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +91,8 @@ class Plan(Drawn):
     delta, power : float
         What the gate will be asked with, and the probability of PASS that is wanted.
     truth : float
-        The number that is required, if the assumed distribution of risks is the true one.
+        The number that is required, if the assumed distribution of risks is the true one; of next clients, how many
+        are expected to have more than the risk.
     options : tuple of Option
         For each number of examples, in increasing order, the smallest number of clients that was found.
     too_few : tuple of int
@@ -192,11 +193,12 @@ def plan(
     Parameters
     ----------
     target : str or Requirement
-        As `require` reads it: "share:0.3<=0.1", "mean<=0.2", "worst_mean:chi2:0.1<=0.2".
+        As `require` reads it: "share:0.3<=0.1", "mean<=0.2", "worst_mean:chi2:0.1<=0.2", "next:20:0.3<=3".
     delta : float
         What `require` will be asked with, in (0, 1).
     shift : str, optional
-        "chi2:0.1", a divergence and a budget: the target, a mean or a share, is for every network within it.
+        "chi2:0.1", a divergence and a budget: the target, a mean or a share, is for every network within it; next
+        clients come from one within it.
     prior : str or RiskDistribution, optional
         How the risks of clients are distributed: "beta:MEAN:SD", or a distribution of your own. Either this or `pilot`.
     pilot : ClientRisks, optional
@@ -265,10 +267,11 @@ def _with_shift(requirement: Requirement, shift: str | None) -> Requirement:
     if shift is None:
         return requirement
     head, *parameters = requirement.name.split(":")
-    names = {"mean": WORST_MEAN, "share": WORST_SHARE}
+    names = {"mean": WORST_MEAN, "share": WORST_SHARE, NEXT: NEXT}
     if head not in names or requirement.relation != "<=":
         raise ValueError(
-            f"with a shift the target must be 'mean<=LIMIT' or 'share:RISK<=LIMIT', got '{requirement}'; "
+            f"with a shift the target must be 'mean<=LIMIT', 'share:RISK<=LIMIT' or 'next:20:RISK<=LIMIT', got "
+            f"'{requirement}'; "
             "a quantile is a share the other way round: write 'share:0.3<=0.1' for 'quantile:0.9<=0.3'"
         )
     return Requirement(":".join([names[head], *parameters, str(shift)]), "<=", requirement.limit)
@@ -290,7 +293,8 @@ def _checked_sizes(num_examples: int | Sequence[int] | None, pilot: ClientRisks 
 
 def _checked_truth(requirement: Requirement, world: _Assumed) -> float:
     truth = requirement.number.value(world.risks)
-    if requirement.verdict(truth, truth) == FAIL:
+    # What next clients will measure is not settled by the network.
+    if not is_of_next(requirement) and requirement.verdict(truth, truth) == FAIL:
         raise ValueError(
             f"no plan for {requirement}: it is not true of the assumed network, where the number is {truth:.4g}, so no "
             "number of clients makes it pass; ask for another limit, or improve the model"

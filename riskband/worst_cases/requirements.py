@@ -22,7 +22,7 @@ from riskband.answers.scaled import CHANGE, Scale, ScaledAnswers
 from riskband.bands.band import Band, band_alone, own_delta, subject_of
 from riskband.bands.band import band as band_of
 from riskband.certificate import CERTIFICATE, Certificate
-from riskband.checks import as_spelled, check_budget, check_number, float_of, set_fields
+from riskband.checks import as_spelled, check_budget, check_count, check_number, float_of, set_fields
 from riskband.functionals.dispersion import UnboundedError, dispersion_certificate
 from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import resolve
@@ -30,6 +30,7 @@ from riskband.search import smallest_size
 from riskband.wording import chosen_before, confidence, exactly, in_full, rounded_down, rounded_up
 from riskband.wording.shown import Shown, shortened
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence, robust_mean
+from riskband.worst_cases.next_clients import next_clients
 from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
 from riskband.worst_cases.scaled import CHANGES, SCORES, ScaledNumber, change_bound, score_bound
 
@@ -43,7 +44,7 @@ GATE_SCHEMA = "riskband.gate/1"
 REQUIRED = "require "
 """Begins the name of a certificate that a verdict follows from."""
 
-WORST_MEAN, WORST_SHARE = "worst_mean", "worst_share"
+WORST_MEAN, WORST_SHARE, NEXT = "worst_mean", "worst_share", "next"
 _MEANT = re.compile(r"\s*([^<>=]+?)\s*(=<|=>|<|>)\s*([^<>=]+?)\s*")
 _WRITTEN = re.compile(r"\s*(.+?)\s*(<=|>=)\s*(.+?)\s*")
 _LARGEST_TRIED = 4_096  # clients
@@ -51,18 +52,17 @@ _FINENESS = 8  # the number of clients that would decide is found to one part in
 
 
 class Number(NamedTuple):
-    """What can be required: a functional, or a worst mean or share over shifted networks."""
+    """What can be required: a functional, a worst mean or share over shifted networks, or a number of next clients."""
 
     name: str
     quantity: str  # in a sentence
     range: tuple[float, float]
-    certificate: Callable[
-        [Any, float | None], Certificate
-    ]  # of its kind of answers; UnboundedError where nothing bounds it
-    value: Callable[[RiskDistribution], float]  # of a network whose risks are known
+    certificate: Callable[[Any, float | None], Certificate]  # UnboundedError where nothing bounds it
+    value: Callable[[RiskDistribution], float]  # of a network whose risks are known; of next clients, what is expected
     plain: str = ""  # of a worst case, the number without a shift, which bounds it from below
     threshold: float | None = None  # the risk from which on a share counts clients
     shift: tuple[str, float] | None = None  # name of the divergence and the budget, within which any network may be
+    counts_examples: bool = False  # as of a `Functional`
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,9 @@ class Requirement:
     Attributes
     ----------
     name : str
-        Of the number: a functional, as `bound` reads it, "worst_mean:DIVERGENCE:BUDGET" or
-        "worst_share:RISK:DIVERGENCE:BUDGET".
+        Of the number: a functional, as `bound` reads it, "worst_mean:DIVERGENCE:BUDGET",
+        "worst_share:RISK:DIVERGENCE:BUDGET", or "next:CLIENTS:RISK", how many of so many next clients measure more
+        than the risk; "next:CLIENTS:RISK:DIVERGENCE:BUDGET" if they come from a target network.
     relation : {"<=", ">="}
         Whether the limit is the largest or the smallest value allowed.
     limit : float
@@ -97,9 +98,12 @@ class Requirement:
         low, high = number.range
         is_open = low <= limit < high if self.relation == "<=" else low < limit <= high
         if not is_open:
+            remedy = (
+                "it is for a number of clients" if high > 1.0 else "losses are in [0, 1], so divide a percentage by 100"
+            )
             raise ValueError(
                 f"limit of {number.name!r} must allow some of its values from {low:g} to {high:g} and not all, "
-                f"got {self.relation} {limit:g}; losses are in [0, 1], so divide a percentage by 100"
+                f"got {self.relation} {limit:g}; {remedy}"
             )
         set_fields(self, name=number.name, limit=limit)
 
@@ -201,7 +205,8 @@ class Verdict(Shown):
         (low, high), limit = self.requirement.number.range, self.requirement.limit
         if self.lower <= low and self.upper >= high:
             return f"these answers do not bound {self.quantity}"
-        least, most = _shown(self.lower, rounded_down, limit), _shown(self.upper, rounded_up, limit)
+        digits = self.certificates[0].num_digits if self.certificates else 4
+        least, most = _shown(self.lower, rounded_down, limit, digits), _shown(self.upper, rounded_up, limit, digits)
         if self.upper >= high:
             said = f"is at least {least}, and nothing bounds it from above"
         else:
@@ -298,7 +303,8 @@ def require(
         must be fixed before any answer was seen. Or a band with both sides: all is read off it and holds at once.
     requirements : str, Requirement or sequence of them
         "NAME<=NUMBER" or "NAME>=NUMBER", where NAME is a functional as `bound` reads it ("quantile:0.9", "mean",
-        "share:0.3", "gini"), a worst mean, "worst_mean:chi2:0.1", or a worst share, "worst_share:0.3:chi2:0.1"; of
+        "share:0.3", "gini"), a worst mean, "worst_mean:chi2:0.1", a worst share, "worst_share:0.3:chi2:0.1", or how
+        many of the next 20 clients measure more than a risk, "next:20:0.3", which needs the answers themselves. Of
         changes and scores one as `change_bound` or `score_bound` reads it: "change<=0.01", "harmed:0.02<=0.1".
     delta : float, optional
         With answers: probability that any verdict is a wrong PASS or FAIL, in (0, 1).
@@ -351,9 +357,17 @@ def numbers_behind(requirements: Iterable[Requirement]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, names)))
 
 
-def numbers_alone(names: Iterable[str]) -> list[str]:
-    """Return the numbers that answers bound by themselves; worst shares are read off a band."""
-    return [name for name in names if not name.startswith(WORST_SHARE)]
+def is_of_next(name: str | Requirement) -> bool:
+    """Return whether a number or requirement is about the next clients, of whom no band says anything."""
+    return str(name).startswith(f"{NEXT}:")
+
+
+def numbers_alone(names: Iterable[str], *, can_bet: bool) -> list[str]:
+    """Return the numbers that answers bound by themselves; the others are read off a band.
+
+    Worst shares need one, and so does all but next clients where nothing can be bet on answers.
+    """
+    return [each for each in names if is_of_next(each) or (can_bet and not each.startswith(WORST_SHARE))]
 
 
 def budgets_beside(names: Collection[str], *, divergence: str, budgets: Iterable[float]) -> list[float]:
@@ -424,7 +438,8 @@ def _verdict(certificates: Mapping[str, Certificate], requirement: Requirement, 
     like = f"{enough:,} clients that answer as these {size} did, from {sizes} examples each,"
     if then == NOT_DECIDED:
         why = f"not even a new evaluation of {like} would decide it (an estimate)"
-        return of(verdict=verdict, why=f"{why}; more examples of each client may")
+        more = "" if is_of_next(number.name) else "; more examples of each client may"
+        return of(verdict=verdict, why=f"{why}{more}")
     why = f"a new evaluation of about {like} would decide it, as {then} (an estimate; to add clients to these until it "
     why += "is decided is not certified)"
     return of(verdict=verdict, why=why, num_clients=enough, then=then)
@@ -432,12 +447,13 @@ def _verdict(certificates: Mapping[str, Certificate], requirement: Requirement, 
 
 def _number(name: object) -> Number:
     head, *parameters = name.split(":") if isinstance(name, str) else ("",)
-    shifted = as_spelled(head, (WORST_MEAN, WORST_SHARE))
-    if shifted is not None:
-        return _worst_mean(name, parameters) if shifted == WORST_MEAN else _worst_share(name, parameters)
-    if as_spelled(head, (*CHANGES, *SCORES)) is not None:
-        return _scaled(name)
-    chosen = resolve(name, called=f"what is required, but for {WORST_MEAN} and {WORST_SHARE},")
+    special: dict[str, Callable[[object, Sequence[str]], Number]]
+    special = {WORST_MEAN: _worst_mean, WORST_SHARE: _worst_share, NEXT: _next}
+    special |= dict.fromkeys((*CHANGES, *SCORES), _scaled)
+    found = as_spelled(head, tuple(special))
+    if found is not None:
+        return special[found](name, parameters)
+    chosen = resolve(name, called=f"what is required, but for {WORST_MEAN}, {WORST_SHARE} and {NEXT},")
     family, _, point = chosen.name.partition(":")
     threshold = float(point) if family == "share" else None
     quantity = chosen.of(subject_of("marginal"))
@@ -445,10 +461,11 @@ def _number(name: object) -> Number:
     def certificate(source: Band | ClientRisks, delta: float | None) -> Certificate:
         return dispersion_certificate(source, chosen.name, delta=delta)
 
-    return Number(chosen.name, quantity, chosen.range, certificate, chosen.value, threshold=threshold)
+    of = (chosen.name, quantity, chosen.range, certificate, chosen.value)
+    return Number(*of, threshold=threshold, counts_examples=chosen.counts_examples)
 
 
-def _scaled(name: object) -> Number:
+def _scaled(name: object, _: Sequence[str]) -> Number:
     """A number of changes or scores; a worst mean is bounded from its good end by the mean without a shift."""
     number = ScaledNumber.of(name, {**CHANGES, **SCORES})
     of, scale = (
@@ -506,6 +523,32 @@ def _worst_share(name: object, parameters: Sequence[str]) -> Number:
     return Number(*of, plain=share.name, threshold=threshold, shift=(f.name, size))
 
 
+def _next(name: object, parameters: Sequence[str]) -> Number:
+    remedy = f"write '{NEXT}:20:0.3', how many come next and the risk that is counted above"
+    try:
+        count, point, *shift = parameters
+        num_next, above = check_count("the number of next clients", int(count), minimum=1, remedy=remedy), float(point)
+    except ValueError as error:
+        raise ValueError(f"{name!r:.80} cannot be read: {remedy}") from error
+    if not 0.0 <= above < 1.0:
+        raise ValueError(f"the risk in {name!r:.80} must be in [0, 1), got {point}; no client measures more than 1")
+    f, size = _shift(name, shift, example=f"{NEXT}:20:0.3:chi2:0.1") if shift else (None, 0.0)
+    within: dict[str, Any] = {} if f is None else {"divergence": f.name, "budget": size}
+
+    def certificate(source: Band | ClientRisks, delta: float | None) -> Certificate:
+        if not isinstance(source, ClientRisks) or source.noise is not None:
+            raise ValueError(f"{called} needs what each client measured, without noise, and no band; ask for a share")
+        return next_clients(source, num_next, above=above, delta=own_delta(delta), **within)
+
+    def value(distribution: RiskDistribution) -> float:
+        share = float(np.sum(distribution.weights[distribution.risks > above]))
+        return num_next * (share if f is None else float(binary_worst_case(share, divergence=f, budget=size)))
+
+    called = ":".join([NEXT, str(num_next), exactly(above), *([] if f is None else [f.name, exactly(size)])])
+    quantity = f"the number of clients, of the next {num_next}, that would measure a risk above {exactly(above)}"
+    return Number(called, quantity, (0.0, float(num_next)), certificate, value)
+
+
 def _shift(name: object, parameters: Sequence[str], *, example: str) -> tuple[FDivergence, float]:
     try:
         divergence, budget = parameters
@@ -554,10 +597,10 @@ def _enough(certificates: Mapping[str, Certificate], requirement: Requirement, r
     return (_LARGEST_TRIED, NOT_DECIDED) if enough is None else (enough, then(enough))
 
 
-def _shown(value: float, rounded: Callable[[float], str], limit: float) -> str:
+def _shown(value: float, rounded: Callable[[float, int], str], limit: float, num_digits: int) -> str:
     """A rounded end, or all its digits if it would look as if it were on the other side of the limit."""
     if not math.isfinite(value):
         return exactly(value)
-    text = rounded(value)
+    text = rounded(value, num_digits)
     is_same = (float(text) < limit, float(text) > limit) == (value < limit, value > limit)
     return text if is_same else in_full(value)

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import riskband as rb
-from riskband.functionals.functional import BOUND_METHODS, FUNCTIONALS, resolve
+from riskband.functionals.functional import BOUND_METHODS, OF_RISKS, resolve
 from riskband.groups.comparisons import gap_ends
 from riskband.groups.group_bands import GroupBands
 from riskband.plots.dispersion import dispersion_figure
@@ -36,8 +36,10 @@ _SHARE, _LEVELS = 0.5, (0.5, 0.9)  # points of the curves that the table shows
 class Settings(Section):
     """What is measured, and how it is bounded."""
 
-    measures: Annotated[Names, rule(lambda names: is_distinct([resolve(name).name for name in names]))] = Field(
-        description=f'give different ones such as "gini,atkinson:0.5"; the names are {", ".join(sorted(FUNCTIONALS))}'
+    measures: Annotated[
+        Names, rule(lambda names: is_distinct([resolve(name, among=OF_RISKS).name for name in names]))
+    ] = Field(
+        description=f'give different ones such as "gini,atkinson:0.5"; the names are {", ".join(sorted(OF_RISKS))}'
     )
     dispersion_method: Annotated[str, one_of((BETTING, *BOUND_METHODS))] = Field(
         description=f"use {BETTING} for the measures one by one, or for all of them at once {', '.join(BOUND_METHODS)}"

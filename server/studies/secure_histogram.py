@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field
 
 from protocol.secure.questions import MAX_BINS
+from riskband.worst_cases.requirements import is_of_next
 from server.sections import Rule, Section, one_of
 from server.studies.f_divergence import FDivergenceStudy, settings_of
 from server.studies.study import Evaluation, UnderTest, loss_query
@@ -39,6 +40,7 @@ class SecureHistogramStudy(FDivergenceStudy):
     rules: ClassVar[Mapping[str, Rule]] = {
         **dict.fromkeys(("privacy", "respect_query_budgets", "resume"), lambda value, known: not value),
         "target": lambda target, known: not target,
+        "require": lambda required, known: not any(map(is_of_next, required)),  # no single answer is ever seen
         "histogram_sizes": lambda sizes, known: sizes == "equal" or known.get("local") not in ("union", "observed"),
     }
 

@@ -41,6 +41,21 @@ def test_power_is_that_of_a_closed_form():
         assert option.power == pytest.approx(binom.cdf(largest, option.num_clients, 0.1), abs=0.02)
 
 
+@pytest.mark.parametrize(("shift", "limit"), [(None, 4), ("chi2:0.05", 7)])
+def test_power_for_next_clients_is_a_binomial_sum(shift, limit):
+    """At most so many of those that answer may measure more; they are the clients of risk 1."""
+    plan = rb.plan(f"next:10:0.5<={limit}", shift=shift, prior=ZERO_OR_ONE, num_examples=50, delta=0.1, num_clients=12)
+    within = {} if shift is None else {"divergence": "chi2", "budget": 0.05}
+    assert plan.truth == pytest.approx(1.0 if shift is None else 10 * rb.binary_worst_case(0.1, **within))
+    for option in {plan.best, *plan.at_hand}:
+        size, counts = option.num_clients, np.arange(option.num_clients + 1)
+        answers = [rb.ClientRisks(np.repeat([1.0, 0.0], [n, size - n]), 50, True) for n in counts]
+        is_sure = [rb.next_clients(each, 10, above=0.5, delta=0.1, **within).value <= limit for each in answers]
+        assert option.power == pytest.approx(binom.pmf(counts, size, 0.1) @ is_sure, abs=0.02)
+    with pytest.raises(ValueError, match="not even 4,096 clients"):
+        rb.plan("next:1:0.5<=0", prior=ZERO_OR_ONE, num_examples=50, delta=0.1)
+
+
 def passes(num_failing, num_clients):
     answers = rb.ClientRisks([1.0] * num_failing + [0.0] * (num_clients - num_failing), 50, True)
     return rb.bound(answers, "share:0.5", delta=0.1).upper <= 0.25

@@ -26,6 +26,8 @@ RISKS = rb.ClientRisks(RNG.binomial(100, RNG.beta(3, 21, 80)) / 100, 100)
         ("theil<=2.5", "generalised_entropy:1<=2.5"),
         ("Worst-Mean:CHI2:0.10<=0.2", "worst_mean:chi2:0.1<=0.2"),
         ("worst_share:.3:Chi2:0.10<=0.2", "worst_share:0.3:chi2:0.1<=0.2"),
+        ("Next:20:.30 <= 3", "next:20:0.3<=3"),
+        ("next:5:0:KL:.20>=1", "next:5:0:kl:0.2>=1"),
     ],
 )
 def test_requirements_are_read_and_written(text, written):
@@ -48,7 +50,7 @@ def test_requirements_are_read_and_written(text, written):
         ("mean<=-0.1", "allow some", "-0.1"),
         ("mean<=nan", "allow some", "nan"),
         ("theil<=inf", "allow some", "inf"),
-        ("ginny<=0.1", "but for worst_mean and worst_share, must be one of", "'ginny'"),
+        ("ginny<=0.1", "but for worst_mean, worst_share and next, must be one of", "'ginny'"),
         ("quantile:2<=0.1", "level must lie in [0, 1]", "2"),
         ("worst_mean:chi2<=0.1", "worst_mean:chi2:0.1", "'worst_mean:chi2'"),
         ("worst_mean:chi2:-1<=0.1", "worst_mean:chi2:0.1", "-1"),
@@ -56,6 +58,13 @@ def test_requirements_are_read_and_written(text, written):
         ("worst_share:chi2:0.1<=0.1", "worst_share:0.3:chi2:0.1", "'worst_share:chi2:0.1'"),
         ("worst_share<=0.1", "worst_share:0.3:chi2:0.1", "'worst_share'"),
         ("worst_share:30:chi2:0.1<=0.1", "must lie in [0, 1]", "30"),
+        ("next:20<=3", "next:20:0.3", "'next:20'"),
+        ("next:2.5:0.3<=3", "next:20:0.3", "'next:2.5:0.3'"),
+        ("next:0:0.3<=0", "next:20:0.3", "'next:0:0.3'"),
+        ("next:20:1<=3", "must be in [0, 1)", "got 1"),
+        ("next:20:nan<=3", "must be in [0, 1)", "got nan"),
+        ("next:20:0.3<=20", "from 0 to 20 and not all", "<= 20"),
+        ("next:20:0.3:chi2<=3", "next:20:0.3:chi2:0.1", "'next:20:0.3:chi2'"),
     ],
 )
 def test_what_is_no_requirement_is_refused_with_rule_value_and_remedy(text, rule, value):
@@ -107,6 +116,21 @@ def test_verdicts_are_read_off_the_bounds_of_the_library():
     half = rb.band(RISKS, delta=0.05, sides="lower")
     assert worst.upper == rb.worst_case_cdf(half, divergence="kl", budget=0.1, thresholds=0.3).value
     assert worst.lower == rb.bound(RISKS, "share:0.3", delta=0.05).lower
+
+
+def test_next_clients_are_counted_from_the_answers_themselves(monkeypatch):
+    monkeypatch.setattr(LARGEST_TRIED, 0)
+    doubtful = rb.ClientRisks(RISKS.values, 100, contamination=1)
+    for answers in (doubtful, RISKS):
+        gate = rb.require(answers, ["next:20:0.3<=6", "next:20:0.3<=2", "next:20:0.05<=2"], delta=0.05)
+        assert [each.verdict for each in gate.verdicts] == ["PASS", "NOT DECIDED", "FAIL"]
+        assert all(rb.verify(each).ok for each in gate.certificates.values())
+    of_twenty = "the number of clients, of the next 20, that would measure a risk above 0.3 is at most 4."
+    assert of_twenty in gate.verdicts[0].statement
+    noisy = rb.ClientRisks(RISKS.values, 100, binary=True, noise="laplace:5")
+    for source, delta in ((rb.band(RISKS, delta=0.05), None), (noisy, 0.05)):
+        with pytest.raises(ValueError, match="without noise, and no band"):
+            rb.require(source, "next:20:0.3<=3", delta=delta)
 
 
 @pytest.mark.parametrize("source", ["answers", "band"])

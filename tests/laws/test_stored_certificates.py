@@ -15,6 +15,7 @@ import riskband as rb
 from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.verification import FUNCTIONS
 
+KL = rb.DIVERGENCES["kl"].title
 PATH = Path(__file__).parent / "stored" / "certificates.json"
 STORED = json.loads(PATH.read_text("utf-8"))["certificates"] if PATH.exists() else {}
 
@@ -33,6 +34,10 @@ def kinds():
     joint = rb.JointRisks(np.column_stack([values, values[::-1]]), 20, binary=[True, True])
     priced = {"cost": "order 1", "guarantee": "exact", "binary": True}
     curves = rb.AdversarialAnswers([0.0, 1.0], np.column_stack([values, values + 0.2]), 20, **priced)
+    changes = rb.ClientChanges.from_counts(np.arange(12) % 3, np.arange(12) % 5, 20, names=[*"abcdefghijkl"])
+    means = rb.ClientChanges(values, values[::-1] + 0.01, 20, num_missing=1, missing="worst")
+    scores = rb.ClientScores(1.0 - values, True, name="AUC")
+    minutes = rb.ClientScores(60.0 * values, False, name="time", high=60.0, contamination=1)
     few, pilot = {"delta": 0.2}, rb.ClientRisks(values[::-1] + 0.05, 20)
     lower, groups = few | {"sides": "lower"}, rb.group_bands(risks, ["a", "b"] * 6, **few)
     observed = rb.band(unequal, **few, local="observed", method="truncated:0.5:1")
@@ -45,7 +50,15 @@ def kinds():
         "quantile of the doubtful": rb.quantile(doubtful, level=0.5, **few),
         "share": rb.survival(unequal, thresholds=0.4, **few),
         "next clients": rb.next_clients(named, 5, divergence="chi2", budget=[0.0, 0.2], **few),
+        "number of next clients": rb.next_clients(doubtful, 5, above=0.3, divergence="kl", budget=0.1, **few),
         "a population": rb.next_clients(doubtful, population=16, k=2, **few),
+        "mean change": rb.change_bound(changes, "change", **few, sides="two"),
+        "harm": rb.change_bound(means, "harmed:0.1", **few),
+        "worst change": rb.change_bound(changes, "worst_change:kl:0.1", **few),
+        "next changes": rb.next_clients(changes, 4, **few),
+        "quantile of a score": rb.score_bound(scores, "score_quantile:0.3", **few),
+        "share of a score": rb.score_bound(minutes, "score_share:15", **few, sides="two"),
+        "next scores": rb.next_clients(scores, 4, divergence="chi2", budget=0.1, **few),
         "gini": rb.dispersion_certificate(risks, "gini", **few),
         "correlation": rb.gini_correlation(joint, **few),
         "selection": rb.select({"m1": risks, "m2": named}, objective="mean+0.5*gini", **few).certificate,
@@ -99,7 +112,12 @@ def test_a_change_to_it_is_seen(name):
         ("worst mean", "shift in χ² divergence, budget 0 to 0.2 (2)"),
         ("quantile of the doubtful", "level 0.5"),
         ("next clients", "number of next clients 5, shift in χ² divergence, budget 0 to 0.2 (2)"),
+        (
+            "number of next clients",
+            f"number of next clients 5, risk above which clients count 0.3, shift in {KL}, budget 0.1",
+        ),
         ("gini", "measure gini"),
+        ("mean change", "bound on change from both sides"),
         ("shares under transport", "thresholds 0.9, cost budget 0.1"),
         ("band, tuned", "method optimised (mean)"),
         ("band, union", "method dkw, local union"),

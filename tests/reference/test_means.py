@@ -6,8 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 
 import riskband as rb
+from tests.sampling import every
 
 
 def betting_by_grid(values, delta, *, num_cells=4000):
@@ -79,3 +81,25 @@ def test_betting_has_the_smallest_slack_in_the_designs_example():
     expected = {"published": 64, "hoeffding": 11, "empirical_bernstein": 5.2, "band": 4.8, "betting": 1.8}
     for method, ratio in expected.items():
         assert slack[method] == pytest.approx(ratio, rel=0.15)
+
+
+def weighted_limit(losses, weights, delta):
+    """Root of the capital of six constant stakes, multiplied out, on weights times (v - loss)."""
+    stakes = np.sqrt(2 * np.log(1 / delta) / len(losses)) / (0.03 * (0.5 / 0.03) ** (np.arange(6) / 5))
+
+    def excess(v):
+        cut = np.minimum(stakes, 0.99 / (1 - v))[:, None]
+        return np.mean(np.prod(1 + cut * weights * (v - losses), axis=1)) - 1 / delta
+
+    return brentq(excess, np.average(losses, weights=weights), 1 - 1e-9, xtol=1e-12)
+
+
+@pytest.mark.parametrize("name", every("functional", ["example_mean:90", "example_mean:400"]))
+def test_example_means_are_roots_of_the_capital(name):
+    rng = np.random.default_rng(5)
+    sizes = rng.integers(10, 91, 80)
+    wrong = rng.binomial(sizes, rng.beta(1 + sizes / 30, 8))
+    found = rb.bound(rb.ClientRisks(wrong / sizes, sizes, binary=True), name, delta=0.1)
+    weights = sizes / float(name.partition(":")[2])
+    assert found.upper == pytest.approx(weighted_limit(wrong / sizes, weights, 0.05), abs=1e-9)
+    assert found.lower == pytest.approx(1 - weighted_limit(1 - wrong / sizes, weights, 0.05), abs=1e-9)

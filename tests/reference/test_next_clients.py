@@ -113,6 +113,42 @@ def test_a_divergence_of_ones_own_is_as_good():
     assert rb.verify(found, divergences={"own": own}).ok
 
 
+@pytest.mark.parametrize(("num_seen", "num_next"), [(5, 1), (10, 5), (20, 20), (50, 20)])
+def test_a_number_of_clients_is_bounded_by_the_hypergeometric_test(num_seen, num_next):
+    """Of s clients above the risk among all, so few (or many) would be among those seen with at most half of delta."""
+    size, delta = num_seen + num_next, 0.1
+    for seen in range(0, num_seen + 1):
+        answers = rb.ClientRisks(np.repeat([0.5, 0.3], [seen, num_seen - seen]), 10)
+        found = rb.next_clients(answers, num_next, above=0.3, delta=delta)  # what is 0.3 is not above it
+        total = seen + np.arange(num_next + 1)
+        is_kept = np.minimum(hypergeom.cdf(seen, size, total, num_seen), hypergeom.sf(seen - 1, size, total, num_seen))
+        kept = np.flatnonzero(is_kept > delta / 2.0 * (1.0 + 1e-9))
+        assert (found.lower, found.value) == (kept[0], kept[-1])
+        others = rb.next_clients(answers, population=size, above=0.3, delta=delta)
+        assert (others.lower, others.value) == (kept[0], kept[-1])
+        whole = rb.next_clients(answers, population=size, above=0.3, delta=delta, including_seen=True)
+        assert (whole.lower, whole.value) == (seen + kept[0], seen + kept[-1])
+
+
+@pytest.mark.parametrize(
+    ("num_seen", "rank", "num_next", "most", "chance"),
+    [(14, 3, 6, 4, 0.007224), (20, 2, 5, 1, 0.091304), (50, 3, 10, 2, 0.028884), (50, 1, 20, 3, 0.005284)],
+)
+def test_a_number_of_clients_at_the_chances_of_the_design(num_seen, rank, num_next, most, chance):
+    """One fewer than the rank is above: so many of the next are at most, at twice that chance and no less."""
+    answers = rb.ClientRisks(np.repeat([0.5, 0.1], [rank - 1, num_seen - rank + 1]), 10)
+    for factor, expected in ((2.002, most), (1.998, most + 1)):
+        assert rb.next_clients(answers, num_next, above=0.3, delta=factor * chance).value == expected
+
+
+def test_answers_in_doubt_count_for_both_ends():
+    values = np.repeat([0.5, 0.1], [5, 15])
+    doubtful = rb.ClientRisks(values, 10, contamination=2, num_missing=1, missing="worst")
+    worse, better = (rb.ClientRisks(np.repeat([0.5, 0.1], [n, 21 - n]), 10) for n in (8, 3))
+    found, high, low = (rb.next_clients(each, 5, above=0.3, delta=0.2) for each in (doubtful, worse, better))
+    assert (found.lower, found.value) == (low.lower, high.value)
+
+
 def test_what_ten_hospitals_are_told_of_the_next():
     found = rb.next_clients(LARGEST, 1, rank=1)
     assert (found.value, found.delta) == (0.5, pytest.approx(1 / 11))

@@ -625,3 +625,15 @@ def test_the_next_clients_are_said_by_risks_but_not_in_public():
     )
     assert "The risk that the next client would measure" in text
     assert "those that measure a risk above" not in report_page(found, public=True)
+
+
+def test_the_page_of_few_clients_begins_with_the_next_one_and_has_no_ones():
+    answers = answers_of(12)
+    shown = Read(report_page(answers, delta=0.05)).shown
+    largest = f"{answers.values.max():.4f}"
+    assert f"With probability at least 0.923 over the draw of the clients and their examples, the risk that the next client would measure is at most {largest}." in shown  # fmt: skip  # noqa: E501
+    assert "A bound of what nine in ten unseen clients have needs 36 clients or more at delta = 0.025" in shown
+    assert "Nine in ten unseen clients" not in shown
+    assert "clients are too few" not in shown
+    public = Read(report_page(answers, delta=0.05, public=True)).shown
+    assert "the next client would measure" not in public  # it is the loss of a client

@@ -41,6 +41,12 @@ def test_scenarios_are_valid_and_named_like_their_files(path: Path) -> None:
     ("key", "value", "start"),
     [
         ("num-clients", "abc", "num-clients must be a valid integer, got 'abc'; the spread"),
+        ("require", "example_mean:2000<=0.2", "require is not valid, got 'example_mean:2000<=0.2'; give requirements"),
+        (
+            "measures",
+            "gini,example_mean:2000",
+            "measures is not valid, got 'gini,example_mean:2000'; functional must be one",
+        ),
         ("resume", "perhaps", "resume must be a valid boolean, got 'perhaps'; true: continue"),
         ("scenario", "../x", "scenario is not valid, got '../x'; it names the result folder: letters"),
         (

@@ -45,6 +45,7 @@ def _within(generator):
 WITHIN = {name: _within(f) for name, f in GENERATORS.items()}
 TRUTHS = {  # of risks that are 1 with probability p and else 0
     "mean": lambda p: p,
+    "example_mean:100": lambda p: p,
     "cvar:0.9": lambda p: np.minimum(p / 0.1, 1.0),
     "quantile:0.5": lambda p: 1.0 * (p > 0.5),
     "share:0.5": lambda p: p,
@@ -57,7 +58,7 @@ TRUTHS = {  # of risks that are 1 with probability p and else 0
     "coefficient_of_variation": lambda p: np.sqrt((1 - p) / p),
     "top_share:0.1": lambda p: np.minimum(0.1 / p, 1.0),
 }
-PAIRED_OR_FREE = ("mean", "quantile:0.5", "gini")  # of no order, and fast
+PAIRED_OR_FREE = ("mean", "example_mean:100", "quantile:0.5", "gini")  # of no order, and fast
 
 
 def scan(bound, truth, *, num_clients, num_examples=1):

@@ -60,6 +60,35 @@ def test_two_kinds_of_clients_in_a_finite_federation_exactly(num_seen, num_next)
         assert chances @ (num_high > whole) <= DELTA + 1e-12
 
 
+@pytest.mark.parametrize("shift", SHIFTS)
+@pytest.mark.parametrize(("num_seen", "num_next"), SIZES)
+def test_verdicts_on_the_next_clients_exactly(num_seen, num_next, shift, monkeypatch):
+    """Every limit at once: FAIL is wrong where no more are bad than are allowed, PASS where more are; both sum up."""
+    monkeypatch.setattr("riskband.worst_cases.requirements._LARGEST_TRIED", 0)
+    name = ":".join(map(str, ["next", num_next, 0.25, *(shift or ())]))
+    texts = [f"{name}<={limit}" for limit in range(num_next)]
+    least, most = [], []
+    for num_high in range(num_seen + 1):
+        answers = rb.ClientRisks(np.repeat([HIGH, LOW], [num_high, num_seen - num_high]), 10, binary=False)
+        said = [each.verdict for each in rb.require(answers, texts, delta=DELTA).verdicts]
+        assert said == sorted(said, key=["FAIL", "NOT DECIDED", "PASS"].index)
+        least.append(said.count("FAIL"))
+        most.append(num_next - said.count("PASS"))
+    seen = np.arange(num_seen + 1)
+    worst, best = SHARES, SHARES
+    if shift is not None:
+        worst = rb.binary_worst_case(SHARES, divergence=shift[0], budget=shift[1])
+        best = 1.0 - rb.binary_worst_case(1.0 - SHARES, divergence=shift[0], budget=shift[1])
+    chances = [
+        binom.pmf(seen, num_seen, share)
+        @ (binom.sf(most, num_next, high) + binom.cdf(np.array(least) - 1, num_next, low))
+        for share, high, low in zip(SHARES, worst, best, strict=True)
+    ]
+    assert max(chances) <= DELTA
+    if shift is None and num_seen == 50:
+        assert max(chances) > 0.2 * DELTA  # it is not all left open
+
+
 LAWS = {
     "continuous": lambda uniform: uniform,
     "tied": lambda uniform: np.round(uniform * 8) / 8,
@@ -139,6 +168,19 @@ def test_clients_that_were_chosen_are_not_the_next_ones():
     fresh = rng.random((100, 10))
     assert is_rejected(failures(fresh, after.max(axis=1, keepdims=True), None), DELTA)
     assert not is_rejected(failures(fresh, after[:, :1], None), DELTA)
+
+
+def test_a_verdict_on_clients_that_were_chosen():
+    """Of the best ten of twenty few are in the upper half; of the next five more than two are, every second time."""
+    rng = np.random.default_rng(14)
+    drawn, after = np.sort(rng.random((100, 20)), axis=1), rng.random((100, 5))
+    bad = np.sum(after > 0.5, axis=1)
+    wrong = {}
+    for who, seen in (("chosen", drawn[:, :10]), ("fresh", rng.random((100, 10)))):
+        found = [rb.require(rb.ClientRisks(x, 10, False), "next:5:0.5<=2", delta=DELTA).verdicts[0] for x in seen]
+        wrong[who] = [each.verdict == ("FAIL" if n <= 2 else "PASS") for each, n in zip(found, bad, strict=True)]
+    assert is_rejected(wrong["chosen"], DELTA / 2)
+    assert not is_rejected(wrong["fresh"], DELTA / 2)
 
 
 def test_a_share_put_into_the_binomial_without_its_doubt():

@@ -1,0 +1,145 @@
+"""`riskband compare` and `riskband certify --score`, used as a user would."""
+
+import json
+
+import numpy as np
+import pytest
+
+import riskband as rb
+from riskband.cli import main
+
+K, N = 40, 500
+RNG = np.random.default_rng(7)
+WRONG = RNG.binomial(N, RNG.beta(3, 20, K))
+WORSE, BETTER = RNG.binomial(N - WRONG, 0.01), RNG.binomial(WRONG, 0.3)
+NAMES = [f"site {k}" for k in range(K)]
+AUC = np.round(RNG.beta(20, 4, 14), 3)
+
+
+def table(path, columns):
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def old(tmp_path):
+    return table(tmp_path / "old.csv", {"site": NAMES, "loss": (WRONG / N).tolist(), "n": [N] * K})
+
+
+@pytest.fixture
+def new(tmp_path):
+    order = RNG.permutation(K)
+    losses = ((WRONG + WORSE - BETTER) / N)[order]
+    return table(tmp_path / "new.csv", {"site": [NAMES[k] for k in order], "loss": losses.tolist(), "n": [N] * K})
+
+
+@pytest.fixture
+def scores(tmp_path):
+    return table(tmp_path / "auc.csv", {"site": NAMES[:14], "auc": AUC.tolist()})
+
+
+def compare(*arguments):
+    return main(["compare", *map(str, arguments), "--client", "site", "--num-examples", "n"])
+
+
+def test_clients_are_matched_by_name_and_certificates_are_those_of_the_library(tmp_path, old, new, capsys):
+    out = tmp_path / "change.json"
+    assert compare(old, new, "--out", out) == 0
+    changes = rb.ClientChanges((WRONG / N), (WRONG + WORSE - BETTER) / N, N, names=NAMES)
+    found = json.loads(out.read_text())["certificates"]
+    expected = rb.compare(changes, delta=0.05).certificates
+    assert list(found) == list(expected) == ["change", "harmed:0.05"]
+    for name, each in expected.items():
+        assert found[name]["value"] == each.value
+        assert each.delta == 0.025
+    assert main(["verify", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert f"measured mean change of the risk {changes.values.mean():.4f} (every" in printed
+    assert f"better at {(WORSE < BETTER).sum()}" in printed
+    assert "with probability at least 0.95 all of this holds together (delta = 0.05, shared among 2" in printed
+
+
+@pytest.mark.parametrize(
+    ("requirements", "status", "word"),
+    [(["change<=0.2", "harmed:0.02<=0.7"], 0, "PASS"), (["change>=0.5"], 1, "FAIL"), (["change<=0"], 3, "NOT DECIDED")],
+)
+def test_requirements_end_the_command(old, new, capsys, requirements, status, word):
+    assert compare(old, new, "--require", *requirements) == status
+    assert f"{word} (exit status {status})" in capsys.readouterr().out
+
+
+def test_several_new_models_share_delta(tmp_path, old, new, capsys):
+    again = tmp_path / "again.csv"
+    again.write_text(old.read_text())
+    assert compare(old, new, again, "--number", "change") == 0
+    printed = capsys.readouterr().out
+    assert printed.count("with probability at least 0.975 this holds") == 2
+    assert compare(old, new, again, "--json") == 2
+    assert "--out and --json are for one new model" in capsys.readouterr().err
+
+
+def test_the_next_changes_under_a_shift(old, new, capsys):
+    assert compare(old, new, "--next", 3, "--divergence", "chi2", "--budget", 0, 0.1) == 0
+    printed = capsys.readouterr().out
+    assert "budget 0: at most 1 of 3 measure a change of the risk above" in printed
+
+
+def test_other_clients_other_sizes_and_the_same_file_are_refused(tmp_path, old, new, capsys):
+    short = table(tmp_path / "short.csv", {"site": NAMES[2:], "loss": [0.1] * (K - 2), "n": [N] * (K - 2)})
+    assert compare(old, short) == 2
+    assert (
+        "both evaluations must have the same clients, got site 0, site 1 only in the old one" in capsys.readouterr().err
+    )
+    larger = table(tmp_path / "larger.csv", {"site": NAMES, "loss": [0.1] * K, "n": [N] * 3 + [2 * N] * (K - 3)})
+    assert compare(old, larger) == 2
+    assert f"got other numbers of them in {K - 3} clients, first site 3" in capsys.readouterr().err
+    assert compare(old, old) == 2
+    assert "must be different files" in capsys.readouterr().err
+    twice = table(tmp_path / "twice.csv", {"site": NAMES[:1] * K, "loss": [0.1] * K, "n": [N] * K})
+    assert compare(twice, new) == 2
+    assert f"{twice}" in capsys.readouterr().err
+    assert compare(old, new, "--require", "mean<=0.1") == 2
+    assert "write 'change' or" in capsys.readouterr().err
+
+
+def score(scores, *arguments):
+    return main(["certify", str(scores), "--column", "auc", "--score", "AUC", *map(str, arguments)])
+
+
+def test_scores_are_bounded_from_their_bad_end_and_never_called_a_risk(tmp_path, scores, capsys):
+    out = tmp_path / "auc.json"
+    asked = ["--higher-is-better", "--client", "site", "--next", 5, "--survival", 0.6, "--require", "score>=0.5"]
+    assert score(scores, *asked, "--delta", 0.1, "--out", out) == 0
+    printed = capsys.readouterr().out
+    assert "measure the AUC below" in printed
+    assert " risk " not in printed
+    document = json.loads(out.read_text())
+    assert " risk" not in " ".join(each["statement"] for each in document["certificates"].values())
+    answers = rb.ClientScores(AUC, True, name="AUC", names=NAMES[:14])
+    expected = rb.score_bound(answers, "score", delta=0.1 / 3, sides="two")
+    assert document["certificates"]["score"]["lower"] == expected.lower
+    assert main(["verify", str(out)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--score needs --higher-is-better or --lower-is-better"),
+        (["--higher-is-better", "--measure", "gini"], "--measure needs losses with their numbers of examples"),
+        (["--higher-is-better", "--range", 0, 0.5], "every AUC must lie in [0, 0.5]"),
+        (["--higher-is-better", "--next", 0], "must be a whole number >= 1"),
+        (["--higher-is-better", "--population", 10], "population must be above the number of clients asked, 14"),
+        (["--higher-is-better", "--require", "mean<=0.2"], "write 'score' or"),
+    ],
+)
+def test_what_needs_losses_or_contradicts_the_scores_is_refused(scores, capsys, arguments, message):
+    assert score(scores, *arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_score_is_still_refused_as_a_loss_and_sizes_are_needed_for_losses(scores, capsys):
+    assert main(["certify", str(scores), "--column", "auc", "--num-examples", "100"]) == 2
+    assert "names a score" in capsys.readouterr().err
+    assert main(["certify", str(scores), "--column", "auc"]) == 2
+    assert "--num-examples must say" in capsys.readouterr().err
