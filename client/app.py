@@ -156,23 +156,23 @@ def _numbers(query: Query, arrays: Mapping[str, np.ndarray], context: Context) -
     from client.numbers import answer_numbers, queried_model  # here: it loads torch, and Flower loads the app twice
 
     models = [queried_model(query, weights, device=_device(context)) for weights in sets]
-    own_model = ""
+    hash_of_own = ""
     if isinstance(query, ComparisonQuery) and query.is_old_local:
-        own = _own_model(query, context)
-        own_model = model_hash(own)
-        models.append(queried_model(query, own, device=_device(context)))
-    numbers = partial(answer_numbers, query, models)
-    return answered(query, arrays, examples, context, numbers, own_model=own_model)
+        own = _own_weights(query, context)
+        hash_of_own = model_hash(own)
+        with details_withheld("loading this client's own model"):
+            models.append(queried_model(query, own, device=_device(context)))
+    return answered(query, arrays, examples, context, partial(answer_numbers, query, models), hash_of_own)
 
 
-def _own_model(query: Query, context: Context) -> dict[str, np.ndarray]:
-    """Return the weights of this client's own model: in its owner's file, or trained as a simulation says."""
+def _own_weights(query: Query, context: Context) -> Mapping[str, np.ndarray]:
+    """Return those of this client's own model: in its owner's file, or trained as a simulation says."""
     own, run = context.node_config, context.run_config
     if OWN_MODEL_KEY in own:
         with details_withheld("loading this client's own model"):
-            from client.numbers import own_weights  # here: it loads torch
+            from protocol.models import load_checkpoint  # here: it loads torch
 
-            return own_weights(query, str(own[OWN_MODEL_KEY]))
+            return load_checkpoint(str(own[OWN_MODEL_KEY]))
     if data_place(own, run) is not None:
         raise RefusedError(
             f"the node config must have the key {OWN_MODEL_KEY!r} to compare with a client's own model, got none; give "

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,9 +21,8 @@ from client.answering import Noise, made_up_example
 from client.refusals import details_withheld
 from protocol.examples import Held
 from protocol.mechanisms import LOSS_STEPS, steps_of
-from protocol.models import build_model, load_arrays, load_weights, model_arrays
+from protocol.models import build_model, load_arrays
 from protocol.questions import AdversarialQuery, CandidatesQuery, ComparisonQuery, Query
-from riskband.checks import RefusedError
 from riskband.models.evaluation import chosen_device, example_losses, mean_losses
 from riskband.models.losses import get_loss
 
@@ -56,21 +54,6 @@ def queried_model(query: Query, arrays: Mapping[str, np.ndarray], *, device: str
         with details_withheld("copying the model"):  # as is done for every example, when it has been paid for
             deepcopy(model)
     return model
-
-
-def own_weights(query: Query, path: str) -> dict[str, np.ndarray]:
-    """Return the weights of a client's own model from its owner's file, whose place is absolute.
-
-    Raises ValueError if there is none, or they do not fit the model of the question.
-    """
-    if not Path(path).is_absolute():
-        raise RefusedError(
-            "the file of a client's own model must have an absolute path, got another; Flower chooses a "
-            "client's working directory"
-        )
-    model = build_model(query.model, x_shape=query.x_shape, num_classes=query.num_classes, seed=0)
-    load_weights(model, path)
-    return model_arrays(model)
 
 
 def answer_numbers(query: Query, models: Sequence[nn.Module], examples: Held, noise: Noise | None) -> dict[str, Any]:

@@ -106,59 +106,51 @@ def group_name(config: Mapping[str, Any], *, partition: int) -> str | None:
     return None if group is None else group.name
 
 
+def own_weights(
+    config: Mapping[str, Any], *, partition: int, device: str, network: str = "source"
+) -> dict[str, np.ndarray]:
+    """Return the weights of a model that client number `partition` of a network has `trained` for itself alone."""
+    data, seed = load_dataset(str(config["dataset"]), seed=int(config["seed"])), int(config["seed"])
+    first = build_model(str(config["model"]), x_shape=data.x_train.shape[1:], num_classes=data.num_classes, seed=seed)
+    own = Population(spec_from_config(config, network=network)).training_examples(partition)
+    return trained(model_arrays(first), config, partition=partition, server_round=0, device=device, own=own)[0]
+
+
 def trained(
-    arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], *, partition: int, server_round: int, device: str
+    arrays: Mapping[str, np.ndarray],
+    config: Mapping[str, Any],
+    *,
+    partition: int,
+    server_round: int,
+    device: str,
+    own: Examples | None = None,
 ) -> tuple[dict[str, np.ndarray], int, float]:
     """Train a model on what the client that trains on a node, numbered from 0, holds; rounds are numbered from 1.
 
     The device is a name in `riskband.models.evaluation.DEVICES`. Returns the model's weights, as they came where
     no client trains; the number of examples, 0 where none does; and the loss of the last epoch, in nats.
     """
-    model = _untrained(config, seed=0)
+    torch.set_num_threads(1)
     with details_withheld("loading this client's training examples"):
-        own = training_examples(config, partition=partition)
+        data = load_dataset(str(config["dataset"]), seed=int(config["seed"]))
+        own = own or training_examples(config, partition=partition)
+    model = build_model(str(config["model"]), x_shape=data.x_train.shape[1:], num_classes=data.num_classes, seed=0)
     load_arrays(model, arrays)
     if own is None:
         return model_arrays(model), 0, 0.0
     with details_withheld("training the model"):
-        loss = _train(model, own, config, partition=partition, server_round=server_round, device=device)
+        loss = train_epochs(
+            model.to(chosen_device(device)),
+            own.x,
+            own.y,
+            seed=local_seed(int(config["seed"]), round=server_round, partition=partition),
+            num_epochs=int(config["training-epochs"]),
+            learning_rate=float(config["learning-rate"]),
+            is_orthogonal=is_lipschitz(str(config["model"])),
+            margin=float(config["training-margin"]),
+            noise_sigma=float(config["training-noise"]),
+        )
     return model_arrays(model), len(own.y), loss
-
-
-def own_weights(
-    config: Mapping[str, Any], *, partition: int, device: str, network: str = "source"
-) -> dict[str, np.ndarray]:
-    """Return the weights of a model that client number `partition` of a network has trained for itself alone.
-
-    As `trained` with the settings of the run, from its first weights, on the client's own images of the training split.
-    """
-    own = Population(spec_from_config(config, network=network)).training_examples(partition)
-    model = _untrained(config, seed=int(config["seed"]))
-    _train(model, own, config, partition=partition, server_round=0, device=device)
-    return model_arrays(model)
-
-
-def _untrained(config: Mapping[str, Any], *, seed: int) -> nn.Module:
-    with details_withheld("loading this client's training examples"):
-        data = load_dataset(str(config["dataset"]), seed=int(config["seed"]))
-    return build_model(str(config["model"]), x_shape=data.x_train.shape[1:], num_classes=data.num_classes, seed=seed)
-
-
-def _train(
-    model: nn.Module, own: Examples, config: Mapping[str, Any], *, partition: int, server_round: int, device: str
-) -> float:
-    torch.set_num_threads(1)
-    return train_epochs(
-        model.to(chosen_device(device)),
-        own.x,
-        own.y,
-        seed=local_seed(int(config["seed"]), round=server_round, partition=partition),
-        num_epochs=int(config["training-epochs"]),
-        learning_rate=float(config["learning-rate"]),
-        is_orthogonal=is_lipschitz(str(config["model"])),
-        margin=float(config["training-margin"]),
-        noise_sigma=float(config["training-noise"]),
-    )
 
 
 def training_examples(config: Mapping[str, Any], *, partition: int) -> Examples | None:

@@ -6,12 +6,11 @@ Flower hands an app a flat mapping with hyphenated keys. The defaults live in on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, create_model, field_validator
 
-from riskband.worst_cases.requirements import Requirement
 from server.problems import ConfigError, problem
 from server.sections import Rule, Section
 from server.settings import (
@@ -26,7 +25,6 @@ from server.settings import (
     brings_own_data,
 )
 from server.studies import STUDIES
-from server.studies.study import Study
 
 _WITHOUT_DATASET: dict[str, Any] = {
     "num_unseen": 0,
@@ -40,10 +38,6 @@ _WITHOUT_DATASET: dict[str, Any] = {
 _OF_MODEL = ("x_shape", "num_classes", "training")  # what is of no consequence where no model is sent
 
 
-def _are_of(study: Study, required: Sequence[str]) -> bool:
-    return all(study.may_require(Requirement.of(each).name) for each in required)
-
-
 class AnyQuestion(Question):
     """What is certified, by one of the studies."""
 
@@ -54,7 +48,6 @@ class AnyQuestion(Question):
     rules: ClassVar[Mapping[str, Rule]] = {
         **Question.rules,
         "strategy": lambda strategy, known: not known.get("evaluator") or STUDIES[strategy].asks_losses,
-        "require": lambda required, known: "strategy" not in known or _are_of(STUDIES[known["strategy"]], required),
     }
 
 

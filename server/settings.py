@@ -239,16 +239,14 @@ class Asking(Section):
     client_ids: Literal["numbered", "any"]
     quorum: float = Field(gt=0, le=1, description="the fraction of num-clients that must answer")
     missing: Annotated[str, one_of(MISSING)] = Field(
-        description=f"use one of {', '.join(MISSING)}, for clients without valid answer; with a cost-bound, or a "
-        "worst_change, only ignore"
+        description=f"use one of {', '.join(MISSING)}, for clients without valid answer; with a cost-bound only ignore"
     )
     answered_by: Annotated[str, one_of(ANSWERED_BY)] = Field(
         description=f"use one of {', '.join(ANSWERED_BY)}; fresh: the clients had no part in making the model"
     )
     contamination: int = Field(
         ge=0,
-        description="so many of the answers may be wrong: fewer than quorum asks for; with a cost-bound, or a "
-        "worst_change, only 0",
+        description="so many of the answers may be wrong: fewer than quorum asks for; with a cost-bound only 0",
     )
     privacy: Annotated[str, rule(lambda noise: not noise or mechanism_of(noise))] = Field(
         description='give "laplace:EPSILON" or "gaussian:RHO" with a number from 1e-6 to 1e12, or "" for no noise; '

@@ -33,22 +33,16 @@ class Comparison(CertifyingStrategy):
 
     def conclude(self, outcome: RoundOutcome[ComparisonAnswer]) -> ComparisonConclusion:
         """Return the certificates that the valid answers give; see `QueryStrategy.conclude`."""
-        answers, is_binary = outcome.answers, get_loss(self.query.loss).binary
-        changes = rb.ClientChanges(
-            [answer.old_risk for answer in answers],
-            [answer.new_risk for answer in answers],
-            [answer.num_examples for answer in answers],
-            is_binary,
-            num_worse=[answer.num_worse or 0 for answer in answers] if is_binary else None,
-            num_missing=len(outcome.failures),
-            **self.who_answered,
-        )
+        said = ("old_risk", "new_risk", "num_examples", "num_worse")
+        old, new, sizes, worse = ([getattr(answer, name) for answer in outcome.answers] for name in said)
+        is_binary, who = get_loss(self.query.loss).binary, {"num_missing": len(outcome.failures), **self.who_answered}
+        changes = rb.ClientChanges(old, new, sizes, is_binary, num_worse=worse if is_binary else None, **who)
         found = rb.compare(changes, delta=self.delta, numbers=self.numbers, require=self.requirements).certificates
         required = {name: found[name] for name in self.numbers_required if name in found}
         others = {name.replace(":", "_"): each for name, each in found.items() if name not in required}
         return ComparisonConclusion(
             outcome=outcome,
-            risks=self.client_risks(outcome, [answer.new_risk for answer in answers], loss=self.query.loss),
+            risks=self.client_risks(outcome, new, loss=self.query.loss),
             certificates=others | by_file(required),
             required=required,
             changes=changes,

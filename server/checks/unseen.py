@@ -136,14 +136,9 @@ def _observed(certificate: rb.Certificate, unseen: Unseen) -> np.ndarray:
         case "dispersion_certificate":
             return np.asarray(resolve(arguments["measure"]).value(unseen.distribution))
         case "change_bound":
-            number, both = ScaledNumber.of(arguments["number"], CHANGES), unseen.by_candidate
-            changes = rb.ClientChanges(both["old"], both["new"], num_examples=1, binary=False)
-            if number.shift is None:
-                return np.asarray(number.measured(changes))
-            divergence, size = number.shift
-            equal = np.full(changes.num_clients, 1 / changes.num_clients)
-            worst, _ = robust_mean(changes.unit.values, equal, divergence=divergence, budget=size)
-            return changes.scale.from_unit(np.asarray(worst))
+            old, new = (unseen.by_candidate[name] for name in ("old", "new"))
+            changes = rb.ClientChanges(old, new, num_examples=1, binary=False)
+            return np.asarray(ScaledNumber.of(arguments["number"], CHANGES).measured(changes))
         case "select":
             return np.asarray(Objective(arguments["objective"]).of_distribution(unseen.distribution))
         case "lorenz_certificate":

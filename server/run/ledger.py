@@ -40,11 +40,7 @@ NOT_PART_OF_A_RUN = ("output-dir", "node-timeout", "reply-timeout", "resume")
 """Keys of the configuration that may change when a run is resumed: they do not change what it finds."""
 
 
-_TOLD_BY: Mapping[str, type] = {
-    "risks": CandidatesAnswer,
-    "num_worse": ComparisonAnswer,
-    "guarantee": AdversarialAnswer,
-}  # of answers, a key that no other kind has
+_TOLD_BY = {"risks": CandidatesAnswer, "num_worse": ComparisonAnswer}  # a key that no other kind of answer has
 
 
 class Ledger:
@@ -157,9 +153,9 @@ def _entry_of(entry: dict[str, Any]) -> EarlierAnswer:
     if node_id is not None and not (isinstance(node_id, str) and node_id.isdecimal()):
         raise ValueError("node_id must be Flower's number of a node, as text")
     node = None if node_id is None else int(node_id)
-    kind = next((kind for key, kind in _TOLD_BY.items() if key in entry), LossAnswer)
-    if kind is not AdversarialAnswer:
-        return EarlierAnswer(_checked(kind, entry), node_id=node)
+    told = [kind for key, kind in _TOLD_BY.items() if key in entry]
+    if told or "guarantee" not in entry:
+        return EarlierAnswer(_checked([*told, LossAnswer][0], entry), node_id=node)
     asked = _checked(_Asked, entry.pop("asked", None))
     for name, values in asdict(asked).items():
         if list(values) != sorted(set(values)) or min(values, default=0.0) < 0.0:

@@ -23,7 +23,7 @@ from riskband.worst_cases.scaled import CHANGES, ScaledNumber
 from server.checks.unseen import Unseen, unseen_clients
 from server.sections import Names, Rule, Section, is_distinct, rule
 from server.settings import is_absolute
-from server.studies.study import Evaluation, Study, UnderTest, architecture
+from server.studies.study import Evaluation, Study, UnderTest, architecture, families
 from server.training import initial_model, model_of_checkpoint
 from strategies.comparison import Comparison, ComparisonConclusion
 
@@ -33,16 +33,15 @@ if TYPE_CHECKING:
     from server.settings import RunConfig
 
 _LOCAL = "local"
+_NUMBERS = {name: kind for name, kind in CHANGES.items() if kind != "worst"}  # that clients that are missing may have
 
 
 class Settings(Section):
     """What the model is compared with."""
 
     change_numbers: Annotated[
-        Names, rule(lambda names: is_distinct([str(ScaledNumber.of(each, CHANGES)) for each in names]))
-    ] = Field(
-        description=f'give different ones of {", ".join(CHANGES)}, such as "change,harmed:0.05,worst_change:chi2:0.1"'
-    )
+        Names, rule(lambda names: is_distinct([str(ScaledNumber.of(each, _NUMBERS)) for each in names]))
+    ] = Field(description='give different ones, such as "change,harmed:0.05,change_quantile:0.9"')
     old_model: str = Field(
         description='give the absolute path of an existing file with weights of the same model, or "local": what each '
         "client has trained for itself"
@@ -54,9 +53,8 @@ class ComparisonStudy(Study):
 
     settings = Settings
     rules: ClassVar[Mapping[str, Rule]] = {
+        "require": lambda required, known: families(required) <= _NUMBERS.keys(),
         "privacy": lambda noise, known: not noise,
-        "missing": lambda missing, known: missing == "ignore" or not _has_worst(known),
-        "contamination": lambda number, known: number == 0 or not _has_worst(known),
         "local": lambda local, known: local == "marginal",
         "old_model": lambda place, known: place == _LOCAL or (is_absolute(place) and Path(place).is_file()),
     }
@@ -67,10 +65,6 @@ class ComparisonStudy(Study):
         """Return the files that weights are read from, with that of the old model."""
         place = config.of(Settings).old_model
         return {**super().checkpoints(config), **({} if place == _LOCAL else {"old-model": place})}
-
-    def may_require(self, number: str) -> bool:
-        """Return whether a number is one of changes."""
-        return number.partition(":")[0] in CHANGES
 
     def prepare(self, config: RunConfig, grid: Grid | None) -> UnderTest:
         """Return the new model and, unless each client has its own, the old one."""
@@ -92,59 +86,38 @@ class ComparisonStudy(Study):
         return replace(new, by_candidate={"new": new.risks, "old": old})
 
     def sections(self, evaluation: Evaluation) -> dict[str, Any]:
-        """Return the section "comparison": every client under both models."""
-        result, unseen = evaluation.conclusion, evaluation.unseen
-        changes = result.changes
+        """Return the section "comparison": both models at every client, in the order of the clients' names."""
+        changes = evaluation.conclusion.changes
+        counts = {"num_worse": changes.num_worse, "num_better": changes.num_better}
         section = {
             "old_model": evaluation.config.of(Settings).old_model,
-            "mean_old_risk": float(changes.old.mean()),
-            "mean_new_risk": float(changes.new.mean()),
-            "num_clients_worse": int(np.sum(changes.values > 0.0)),
-            "num_clients_better": int(np.sum(changes.values < 0.0)),
-            "clients": [
-                {"client": each.client_id, "old_risk": each.old_risk, "new_risk": each.new_risk, "change": change}
-                for each, change in zip(result.outcome.answers, changes.values.tolist(), strict=True)
-            ],
-            "num_worse": None if changes.num_worse is None else changes.num_worse.tolist(),
-            "num_better": None if changes.num_better is None else changes.num_better.tolist(),
-            "unseen_mean_change": None
-            if unseen is None
-            else float(np.mean(np.subtract(*unseen.by_candidate.values()))),
-            "unseen_stand_for": evaluation.unseen_stand_for,
+            "old_risks": changes.old.tolist(),
+            "new_risks": changes.new.tolist(),
+            "changes": changes.values.tolist(),
+            **{name: None if each is None else each.tolist() for name, each in counts.items()},
         }
         return {"comparison": section}
 
     def figure(self, evaluation: Evaluation) -> Figure:
         """Return the figure of all clients, each from its old risk to its new one."""
         result = evaluation.conclusion
-        return changes_figure(
-            result.changes.values,
-            old_risks=result.changes.old,
-            certificates=tuple(result.certificates.values()),
-            title=evaluation.title,
-        )
+        said: dict[str, Any] = {"certificates": tuple(result.certificates.values()), "title": evaluation.title}
+        return changes_figure(result.changes.values, old_risks=result.changes.old, **said)
 
     def lines(self, report: Mapping[str, Any]) -> Iterator[str]:
         """Yield for how many clients, and for whom, the new model is worse."""
-        section = report["comparison"]
-        worse, better = section["num_clients_worse"], section["num_clients_better"]
-        old = "what each client trained for itself" if section["old_model"] == _LOCAL else section["old_model"]
+        section, names = report["comparison"], report["network"]["client_ids"]
+        changes = np.array(section["changes"])
+        worse, better = np.flatnonzero(changes > 0.0), np.flatnonzero(changes < 0.0)
+        old = "each client's own" if section["old_model"] == _LOCAL else section["old_model"]
         yield (
-            f"Measured, the mean loss is {section['mean_new_risk']:.4f} with the new model and "
-            f"{section['mean_old_risk']:.4f} with the old one ({old}); {worse} clients got worse, {better} better, and "
-            f"{len(section['clients']) - worse - better} are as they were."
+            f"Measured, the mean loss is {np.mean(section['new_risks']):.4f} with the new model and "
+            f"{np.mean(section['old_risks']):.4f} with the old one ({old}); {worse.size} clients got worse, "
+            f"{better.size} better, and {changes.size - worse.size - better.size} are as they were."
         )
-        ranked = sorted(section["clients"], key=lambda client: -client["change"])
-        named = [f"{client['client']} (by {client['change']:.4f})" for client in ranked[:worse]]
-        if named:
-            yield f"Worse for {first_of(named)}."
-        if section["unseen_stand_for"]:
-            yield f"The numbers on unseen clients are {section['unseen_stand_for']}."
-
-
-def _has_worst(known: Mapping[str, Any]) -> bool:
-    """Whether a worst mean over shifted networks is asked for: of answers that may be wrong or missing it has none."""
-    return any(each.startswith("worst_") for key in ("change_numbers", "require") for each in known.get(key, ()))
+        if worse.size:
+            ranked = worse[np.argsort(-changes[worse], kind="stable")]
+            yield f"Worse for {first_of([f'{names[k]} (by {changes[k]:.4f})' for k in ranked])}."
 
 
 def _own_risks(config: RunConfig) -> np.ndarray:

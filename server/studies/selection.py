@@ -73,16 +73,13 @@ class SelectionStudy(Study):
     settings = Settings
     rules: ClassVar[Mapping[str, Rule]] = {
         **Study.rules,
+        "require": lambda required, known: not required,  # whose risks: those of the model that they choose
         "candidate_epochs": _are_checkpoints,
         "abstention_thresholds": lambda each, known: not each or known.get("loss", "zero_one") == "zero_one",
         "selection_target": lambda target, known: target > 0 or known.get("selection_method") != "fixed_sequence",
     }
     figure_stem = "selection"
     asks_losses = False
-
-    def may_require(self, number: str) -> bool:
-        """Return that nothing may be required: whose risks would those be, but of the model that they choose."""
-        return False
 
     def prepare(self, config: RunConfig, grid: Grid | None) -> UnderTest:
         """Return all candidates; the clients are only needed when ``training = "fedavg"``."""

@@ -1,0 +1,77 @@
+"""Two models on real SuperNodes, whose owners have models of their own, and on Ray."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from client.budget import QueryBudget
+from protocol.models import build_model, save_checkpoint
+from simulations.__main__ import main
+from simulations.launcher import COMPLETED, private_superlink
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.slow
+def test_real_nodes_compare_with_models_of_their_own_and_a_second_run_costs_them_nothing(tmp_path):
+    rng = np.random.default_rng(0)
+    new, *local = (build_model("mlp", x_shape=(5,), num_classes=3, seed=seed) for seed in range(3))
+    save_checkpoint(new, tmp_path / "new.pt")
+    counts, own = [], []
+    for k in range(2):
+        x, y = rng.normal(size=(40, 5)).astype(np.float32), rng.integers(0, 3, 40)
+        np.savez(tmp_path / f"{k}.npz", x=x, y=y)
+        save_checkpoint(local[k], tmp_path / f"local-{k}.pt")
+        with torch.no_grad():
+            before, after = (model(torch.from_numpy(x)).argmax(1).numpy() != y for model in (local[k], new))
+        counts.append((int(np.sum(after & ~before)), int(np.sum(before & ~after))))
+        files = (
+            f'data="{tmp_path}/{k}.npz" local-model="{tmp_path}/local-{k}.pt" answer-record-file="{tmp_path}/{k}.db"'
+        )
+        own.append(f'client-id="site-{k}" {files} query-budget=3 query-budget-file="{tmp_path}/{k}.db"')
+    config = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"] | {
+        "strategy": "comparison",
+        "old-model": "local",
+        "dataset": "none",
+        "x-shape": "5",
+        "num-classes": 3,
+        "num-unseen": 0,
+        "num-clients": 2,
+        "client-ids": "any",
+        "quorum": 1.0,
+        "node-timeout": 180.0,  # SuperNodes start slowly where cores are few
+        "model": "mlp",
+        "training": "checkpoint",
+        "checkpoint": str(tmp_path / "new.pt"),
+    }
+    with private_superlink(is_simulation=False) as superlink:
+        for k in range(2):
+            superlink.start_supernode(partition_id=k, num_partitions=2, own=own[k])
+        for run in ("first", "second"):
+            changed = config | {"output-dir": str(tmp_path / run)}
+            superlink.start_run(PROJECT, num_supernodes=None, run_config=changed).wait(200)
+            assert superlink.run_status().status == COMPLETED, superlink.log_tail()
+    first, second = (json.loads((tmp_path / run / "report.json").read_text()) for run in ("first", "second"))
+    section = first["comparison"]
+    assert list(zip(section["num_worse"], section["num_better"], strict=True)) == counts
+    assert second["comparison"] == section
+    assert all(QueryBudget(f"site-{k}", 3, tmp_path / f"{k}.db").left() == 0 for k in range(2))
+
+
+@pytest.mark.slow
+def test_sixty_clients_in_processes_of_ray_say_what_they_say_in_this_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = []
+    for engine in ("ray", "in-process"):
+        changes = ["num-unseen=5", "figure-format=none", "training-epochs=2"]
+        assert main(["comparison", "--engine", engine, "--out", str(tmp_path / engine), "--set", *changes]) == 0
+        report = json.loads((tmp_path / engine / "report.json").read_text())
+        found.append({key: report[key] for key in ("comparison", "certificates", "hashes", "unseen")})
+    assert len(found[0]["comparison"]["changes"]) == 60
+    assert found[0] == found[1]
