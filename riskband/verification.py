@@ -195,6 +195,7 @@ def why_it_says_nothing(certificate: Certificate) -> str | None:
     formula needs if more clients answer as these did: no certificate.
     """
     of_unit = certificate.kind in _BOUNDED_BY_ONE and not {"threshold", "k"} & certificate.axes.keys()
+    of_unit &= not is_scaled(certificate.recipe["answers"])
     of_unit &= certificate.num_digits > 0  # no number of clients
     if not of_unit or not np.any(np.asarray(certificate.value) >= 1.0):
         return None

@@ -143,3 +143,21 @@ def test_a_score_is_still_refused_as_a_loss_and_sizes_are_needed_for_losses(scor
     assert "names a score" in capsys.readouterr().err
     assert main(["certify", str(scores), "--column", "auc"]) == 2
     assert "--num-examples must say" in capsys.readouterr().err
+
+
+def test_of_few_clients_the_next_one_comes_first(tmp_path, scores, capsys):
+    assert score(scores, "--higher-is-better", "--client", "site") == 0
+    first, second = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")][:2]
+    assert (
+        f"{AUC.min():.4f} <= the AUC that the next client would measure (by itself with probability at least 0.933"
+        in first
+    )
+    assert "<= the mean AUC over unseen clients" in second
+    few = {"site": NAMES[:12], "n": [N] * 12}
+    old = table(tmp_path / "old12.csv", {"loss": (WRONG[:12] / N).tolist(), **few})
+    new = table(tmp_path / "new12.csv", {"loss": ((WRONG + WORSE - BETTER)[:12] / N).tolist(), **few})
+    assert compare(old, new) == 0
+    largest = ((WORSE - BETTER)[:12] / N).max()
+    assert f"the change of the risk that the next client would measure <= {largest:.4f}" in capsys.readouterr().out
+    assert compare(old, new, "--next", 0) == 2
+    assert "must be a whole number >= 1" in capsys.readouterr().err

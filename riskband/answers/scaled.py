@@ -28,6 +28,7 @@ from riskband.checks import (
 from riskband.wording import in_full
 
 _LONGEST = 40  # characters of a score's name
+_ROUNDING = 1e-15  # of a number in [0, 1] that 1 was taken from
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ class Scale:
 
     def from_unit(self, shares: FloatArray) -> FloatArray:
         """Return the numbers that `to_unit` moves to these."""
-        return np.asarray(self.low + (self.high - self.low) * (1.0 - shares if self.is_higher_better else shares))
+        shares = 1.0 - shares if self.is_higher_better else shares
+        return np.asarray(self.low * (1.0 - shares) + self.high * shares)  # so that both ends are met
 
     @property
     def worst(self) -> str:
@@ -92,6 +94,13 @@ class ScaledAnswers(Answers):
     def mirrored(self) -> ScaledAnswers:
         """The same, with the other end as the bad one: its upper limits are lower limits of these."""
         raise NotImplementedError
+
+    def from_unit(self, shares: FloatArray) -> FloatArray:
+        """Numbers of the scale; those that a client measured with the digits that it measured them with."""
+        order = np.argsort(self.unit.values, kind="stable")
+        order = order[np.minimum(np.searchsorted(self.unit.values[order], shares - _ROUNDING), order.size - 1)]
+        is_measured = np.abs(self.unit.values[order] - shares) <= _ROUNDING
+        return np.where(is_measured, self.values[order], self.scale.from_unit(shares))
 
     def upper_limits(self, eta: float) -> FloatArray:
         """Upper limits of what is true of each client, each alone wrong with probability at most `eta`."""
@@ -365,9 +374,9 @@ class ClientScores(ScaledAnswers):
             raise ValueError(
                 f"name of a score must be 1 to {_LONGEST} printable characters, got {name!r:.80}; say 'AUC'"
             )
-        if not ends[0] < ends[1]:
+        if not 0.0 < ends[1] - ends[0] < np.inf:
             raise ValueError(
-                f"low must be below high, got {ends[0]:g} and {ends[1]:g}; they are the range of the score"
+                f"low must be below high, by a finite number, got {ends[0]:g} and {ends[1]:g}; give the range of scores"
             )
         if found.ndim != 1 or found.size < 2:
             raise ValueError(f"scores must be one for each of at least 2 clients, got shape {found.shape}; {remedy}")

@@ -131,7 +131,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = topic("what to certify")
     shared = "probability that anything certified fails, shared by what is asked (default: 0.05)"
     add("--delta", help=shared, type=float, default=0.05)
-    default = "mean risk (default, with --quantile 0.9 and --cvar 0.9, if nothing is asked)"
+    default = "mean risk (default, if nothing is asked: with --quantile 0.9 and --cvar 0.9, or of few the next client)"
     add("--mean", help=default, action="store_true")
     add("--quantile", help="risk that this share of clients does not exceed", metavar="LEVEL", **levels)
     add("--cvar", help="mean of the worst 1 - LEVEL", metavar="LEVEL", **levels)

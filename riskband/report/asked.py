@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import riskband as rb
+from riskband.answers.scaled import ScaledAnswers
 from riskband.certificate import USUAL_DELTA
 from riskband.functionals.functional import resolve
 from riskband.groups.group_bands import smallest_group
@@ -121,12 +122,12 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     num_alone = len(above) * asked.is_alone + len(bet_on) + len(shifts) * is_bet_on + is_of_groups
     of_next = (asked.divergence or (None,)) if asked.has_next else ()
     num_parts = num_alone + len(of_next) + is_needed
-    # The next client has a part of delta if that is enough; or else what follows from the first rank, beside it.
-    part = asked.delta / (num_parts + (is_of_few and _rank(risks, asked.delta / (num_parts + 1)) > 0))
+    found, part = (
+        next_of_few(risks, delta=asked.delta, num_others=num_parts) if is_of_few else ({}, asked.delta / num_parts)
+    )
     has_both_sides = "two" in (asked.sides, asked.band) or (off_band and not is_bet_on)
     band = _band(risks, asked, delta=part, sides="two" if has_both_sides else "lower") if is_needed else None
     alone: dict[str, Any] = {"delta": part, "seed": asked.seed if risks.are_as_measured else None}
-    found = _by_name([rb.next_clients(risks, 1, rank=max(1, _rank(risks, part)))] if is_of_few else [])
     found |= {name: _above(name, risks if asked.is_alone or band is None else band, **alone) for name in above}
     found |= certificates_of(risks, bet_on, delta=part)
     source, terms = (risks, alone) if is_bet_on or band is None else (band, {})
@@ -153,7 +154,7 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     )
 
 
-def are_few(risks: rb.ClientRisks, *, delta: float) -> bool:
+def are_few(risks: rb.ClientRisks | ScaledAnswers, *, delta: float) -> bool:
     """Return whether clients are too few for a bound on their tail beside others: then they say most of the next one.
 
     That is bounded by ranks, which need every answer as it was measured.
@@ -161,7 +162,18 @@ def are_few(risks: rb.ClientRisks, *, delta: float) -> bool:
     return risks.are_as_measured and risks.num_clients < rb.num_clients_needed(_TAIL, delta=delta / len(_UNASKED))
 
 
-def _rank(risks: rb.ClientRisks, delta: float) -> int:
+def next_of_few(
+    answers: rb.ClientRisks | ScaledAnswers, *, delta: float, num_others: int
+) -> tuple[dict[str, rb.Certificate], float]:
+    """Return what the next client measures, and the part of delta that is left for each of the other numbers.
+
+    It has a part, too, if that is enough; or else what follows from the first rank, beside delta.
+    """
+    part = delta / (num_others + (_rank(answers, delta / (num_others + 1)) > 0))
+    return _by_name([rb.next_clients(answers, 1, rank=max(1, _rank(answers, part)))]), part
+
+
+def _rank(risks: rb.ClientRisks | ScaledAnswers, delta: float) -> int:
     """Return the last rank that bounds the next client's risk and fails no more often than delta; 0 if none does."""
     return int(delta * (risks.num_clients + 1) * (1.0 + _ROUNDING))
 

@@ -11,6 +11,7 @@ from riskband.answers.risks import ClientRisks
 from riskband.answers.scaled import ClientChanges, ClientScores, ScaledAnswers
 from riskband.certificate import USUAL_DELTA, Certificate
 from riskband.checks import check_delta
+from riskband.report.asked import are_few, next_of_few
 from riskband.report.findings import Findings, findings
 from riskband.worst_cases.next_clients import next_clients
 from riskband.worst_cases.requirements import (
@@ -48,7 +49,7 @@ def compare(
         Probability that anything of it fails, in (0, 1); shared equally by what is asked.
     numbers : iterable of str
         What is bounded from above, as `change_bound` reads it. By default, if nothing else is asked, the mean change
-        and the share of clients that get worse by more than 0.05.
+        and the share of clients that get worse by more than 0.05; of few clients the next one instead of the latter.
     require : iterable of str
         Requirements such as "change<=0.01" (non-inferiority) and "harmed:0.02<=0.1" (do no harm).
     num_next, population, divergence, budget :
@@ -75,7 +76,9 @@ def compare(
     asked: dict[str, Any] = {"numbers": numbers, "require": require, "num_next": num_next, "population": population}
     asked |= {"divergence": divergence, "budget": budget}
     if isinstance(new, Mapping):
-        part = check_delta(delta) / max(len(new), 1)
+        if not new:
+            raise ValueError("there must be a new model, got an empty mapping; give new models by name")
+        part = check_delta(delta) / len(new)
         return {name: compare(old, each, delta=part, **asked) for name, each in new.items()}
     if new is None:
         if not isinstance(old, ClientChanges):
@@ -100,19 +103,26 @@ def certified_on_scale(
     """Return what is found of changes or scores: each number, and the next clients, with an equal part of delta."""
     gated, families = read_requirements(require), CHANGES if isinstance(answers, ClientChanges) else SCORES
     behind = [str(ScaledNumber.of(name, families)) for name in numbers_behind(gated)]
-    asked, has_next = (
-        [str(ScaledNumber.of(name, families)) for name in numbers],
-        num_next is not None or population is not None,
-    )
-    if not (asked or gated or has_next or divergence):
-        asked = list(_UNASKED[type(answers)])
+    named = [numbers] if isinstance(numbers, str) or not isinstance(numbers, Iterable) else numbers
+    asked = [str(ScaledNumber.of(name, families)) for name in named]
+    has_next = num_next is not None or population is not None
+    is_unasked, found = not (asked or gated or has_next or divergence), dict[str, Certificate]()
+    if is_unasked:
+        asked = list(_UNASKED[type(answers)])[: 1 if are_few(answers, delta=delta) else None]
     if divergence is not None and not has_next:
         worst = list(families)[-1]
         asked += [f"{worst}:{divergence}:{size:.15g}" for size in np.ravel(budget).tolist() if size]
+    if not has_next and (divergence is None) == np.any(budget):
+        raise ValueError(
+            f"a divergence and a budget above 0 go together, got {divergence!r:.80} and {budget!r:.80}; say "
+            "divergence='chi2', budget=0.1"
+        )
     asked = [name for name in dict.fromkeys(asked) if name not in behind]
     part = check_delta(delta) / (len(asked) + len(behind) + has_next)
+    if is_unasked and are_few(answers, delta=delta):
+        found, part = next_of_few(answers, delta=delta, num_others=len(asked))
     bound: Any = change_bound if isinstance(answers, ClientChanges) else score_bound
-    found: dict[str, Certificate] = {name: bound(answers, name, delta=part) for name in asked}
+    found |= {name: bound(answers, name, delta=part) for name in asked}
     found |= certificates_of(answers, behind, delta=part)
     if has_next:
         shift: dict[str, Any] = {} if divergence is None else {"divergence": divergence, "budget": budget}

@@ -113,8 +113,11 @@ def next_clients(
         once; or answers with noise are to be read as measured risks.
     """
     if isinstance(risks, ScaledAnswers):
-        if local != "observed":
-            raise ValueError(f"local must be 'observed' for changes and scores, got {local!r:.80}; leave it out")
+        if local != "observed" or above is not None:
+            raise ValueError(
+                f"local and above are for risks, got local={local!r:.80} and above={above!r:.80}; leave them out of "
+                "changes and scores"
+            )
         terms: dict[str, Any] = {"delta": delta, "rank": rank, "k": k, "divergence": divergence, "budget": budget}
         terms |= {"population": population, "including_seen": including_seen}
         return on_scale(next_clients(risks.unit, num_next, **terms), risks)
@@ -279,7 +282,7 @@ def _num_above(
     def most(num_above: int) -> int:
         if num_above == num_seen:
             return num_next
-        if f is None or size == 0.0:  # whoever is above one risk is above the next rank, so one rank serves for all k
+        if f is None or size == 0.0:  # those seen above it are the largest, so that one rank serves for all k
             return int(np.sum(_tails(num_seen, num_next, np.array([num_above + 1]))[0] > part * (1.0 + _ROUNDING)))
         return int(np.sum(_ranks(num_seen, num_next, part, None, f, size, False) <= num_above))
 

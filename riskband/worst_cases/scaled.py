@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from riskband.answers.risks import BOUNDED_LOSS, clopper_pearson
+from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS, clopper_pearson
 from riskband.answers.scaled import ClientChanges, ClientScores, Scale, ScaledAnswers
 from riskband.bands.local_steps import OBSERVED_SIZES
-from riskband.betting import CONSTANT_STAKES, constant_stakes_upper_mean
+from riskband.betting import CONSTANT_STAKES, betting_assumptions, constant_stakes_upper_mean
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, as_spelled, check_budget, check_choice, check_delta, check_kind, float_of
 from riskband.functionals.functional import check_crossing
@@ -40,7 +40,7 @@ _EXAMPLES = {
 # Of limits of single clients. It widens a share by a quarter, and a smaller one widens what is counted by more, but for
 # thousands of examples: the sharpest in most of 36 networks of 20 to 200 clients with 100 to 2,000 examples.
 _ETA = 0.2
-_METHODS = {"mean": CONSTANT_STAKES, "quantile": "order statistic", "share": "exact binomial", "worst": "betting"}
+_METHODS = {"mean": CONSTANT_STAKES, "quantile": "order statistic", "share": "exact binomial"}
 
 
 class ScaledNumber(NamedTuple):
@@ -64,7 +64,7 @@ class ScaledNumber(NamedTuple):
                 return cls(family, kind)
             if kind == "worst":
                 return cls(family, kind, shift=(resolve_divergence(parameters[0]), _budget(parameters[1])))
-            point = float_of(parameters[0])
+            point = float(exactly(float_of(parameters[0])))  # the number that the certificate names
             if not (0.0 < point < 1.0 if kind == "quantile" else math.isfinite(point)):
                 raise ValueError("a level lies between 0 and 1, and a threshold is finite")
         except ValueError as error:
@@ -140,7 +140,7 @@ def change_bound(
     --------
     >>> import riskband as rb
     >>> changes = rb.ClientChanges.from_counts([1, 0, 2, 1] * 10, [3, 5, 2, 4] * 10, 100)
-    >>> rb.change_bound(changes, "change", delta=0.05).value <= 0.01
+    >>> rb.change_bound(changes, "change", delta=0.05).value <= 0.06
     True
     """
     check_kind("changes", changes, ClientChanges, remedy="make them with ClientChanges.between(old, new)")
@@ -181,7 +181,16 @@ def _bound(
     delta, sides, scale = check_delta(delta), check_choice("sides", sides, SIDES), answers.scale
     eta = _ETA if local == "marginal" and number.kind in ("quantile", "share") else 0.0
     is_from_both = sides == "two" and number.kind != "worst"
-    low, high = _ends(answers, number, delta / 2.0 if is_from_both else delta, eta)
+    if number.shift is not None:
+        answers.require_certain_answers(f"{str(number)!r}", "a mean")
+        f, size = number.shift
+        worst = worst_case_mean(answers.unit, divergence=f, budget=size, delta=delta)
+        low = high = float(answers.from_unit(np.asarray(worst.value)))
+        method, of_kind = worst.method, (within(f), *betting_assumptions(worst.method, None))
+    else:
+        low, high = _ends(answers, number, delta / 2.0 if is_from_both else delta, eta, is_from_both=is_from_both)
+        is_measured = local == "observed" and number.kind != "mean"
+        method, of_kind = _METHODS[number.kind], (OBSERVED_SIZES,) if is_measured else ()
     has_bad_end_above = number.kind == "share" or not scale.is_higher_better
     arguments = {"number": str(number), "delta": delta, "sides": sides}
     arguments |= {"local": local} if function == "change_bound" else {}
@@ -190,11 +199,10 @@ def _bound(
         value=high if is_from_both or has_bad_end_above else 1.0 if number.kind == "share" else scale.high,
         lower=low if is_from_both or not has_bad_end_above else None,
         delta=delta,
-        method=_METHODS[number.kind],
+        method=method,
         assumptions=(
-            *assumptions_of(answers),
-            *((OBSERVED_SIZES,) if local == "observed" and number.kind in ("quantile", "share") else ()),
-            *(() if number.shift is None else (within(number.shift[0]),)),
+            *assumptions_of(answers, needs_binary=eta > 0.0),
+            *of_kind,
             *chosen_before(bound_on=(f"{number}{' from both sides' if is_from_both else ''}", None)),
             *(chosen_before(local=(local, "marginal")) if function == "change_bound" else ()),
         ),
@@ -202,21 +210,19 @@ def _bound(
     )
 
 
-def _ends(answers: ScaledAnswers, number: ScaledNumber, part: float, eta: float) -> tuple[float, float]:
-    """Both ends of a number, the smaller one first, each with so much of delta; of a worst mean only the bad one."""
-    scale, unit = answers.scale, answers.unit
+def _ends(
+    answers: ScaledAnswers, number: ScaledNumber, part: float, eta: float, *, is_from_both: bool
+) -> tuple[float, float]:
+    """Both ends of a number, the smaller one first, each with so much of delta; or the bad one as both."""
+    scale, mirrored = answers.scale, answers.mirrored
     if number.kind == "share":
         most = _most_beyond(answers, number.point, part, eta)
-        return 1.0 - _most_beyond(answers.mirrored, number.point, part, eta, is_mirrored=True), most
-    if number.shift is not None:
-        f, size = number.shift
-        bad = near = float(worst_case_mean(unit, divergence=f, budget=size, delta=part).value)
-    else:
-        level = 1.0 - number.point if scale.is_higher_better else number.point
-        bad = _bad_end(answers, number.kind, level, part, eta)
-        near = 1.0 - _bad_end(answers.mirrored, number.kind, 1.0 - level, part, eta)
+        return 1.0 - _most_beyond(mirrored, number.point, part, eta, is_mirrored=True), most
+    level = 1.0 - number.point if scale.is_higher_better else number.point
+    bad = _bad_end(answers, number.kind, level, part, eta)
+    near = 1.0 - _bad_end(mirrored, number.kind, 1.0 - level, part, eta) if is_from_both else bad
     check_crossing(number.quantity(scale, local="observed"), near, bad)
-    low, high = sorted(scale.from_unit(np.array([min(near, bad), bad])).tolist())
+    low, high = sorted(answers.from_unit(np.array([min(near, bad), bad])).tolist())
     return low, high
 
 
@@ -250,26 +256,28 @@ def _beyond(
     return np.asarray((values <= threshold if is_low else values >= threshold) != is_mirrored)
 
 
-def assumptions_of(answers: ScaledAnswers) -> tuple[str, ...]:
-    """What every certificate from these answers assumes."""
+def assumptions_of(answers: ScaledAnswers, *, needs_binary: bool = False) -> tuple[str, ...]:
+    """What every certificate from these answers assumes; `needs_binary` as for `shared_assumptions`."""
     noun, low, high = answers.scale.noun, exactly(answers.scale.low), exactly(answers.scale.high)
     in_range = f"every {noun} lies in [{low}, {high}], a range that was known before any answer"
-    of_losses = BOUNDED_LOSS if isinstance(answers, ClientChanges) else in_range
+    of_losses = in_range
+    if isinstance(answers, ClientChanges):
+        of_losses = BINARY_LOSS if needs_binary and answers.binary else BOUNDED_LOSS
     return tuple(line.replace("mean loss", noun) for line in answers.responses.assumptions(of_losses))
 
 
 def on_scale(certificate: Certificate, answers: ScaledAnswers) -> Certificate:
     """Return a certificate of the next clients, of the answers on [0, 1], as one of the answers themselves."""
     scale, bounds = answers.scale, np.asarray(certificate.value)
-    moved = scale.from_unit(bounds)
+    moved = answers.from_unit(bounds)
     words = certificate.quantity.replace("largest", scale.worst).replace("risk", scale.noun)
-    kept = [line for line in certificate.assumptions if line not in answers.unit.responses.assumptions(BOUNDED_LOSS)]
+    said = dict(zip(answers.unit.responses.assumptions(BOUNDED_LOSS), assumptions_of(answers), strict=True))
     return replace(
         certificate,
         quantity=words,
         value=np.full(bounds.shape, scale.high) if scale.is_higher_better else moved,
         lower=moved if scale.is_higher_better else None,
         details={name: scale.from_unit(np.asarray(each)) for name, each in certificate.details.items()},
-        assumptions=(*assumptions_of(answers), *kept),
+        assumptions=tuple(said.get(line, line) for line in certificate.assumptions),
         recipe={**certificate.recipe, **answers.provenance()},
     )

@@ -107,9 +107,11 @@ def certificate_table(
             is_short = bool(point) or entry["kind"] == "mean"  # of all else the quantity says what it is of
             named = _QUANTITIES[entry["kind"]].format(**point) if is_short else capital(entry["quantity"])
             quantity = named + _published(entry) + label
-            checked = [f"{observed:.3f}", VERDICTS[bool(observed <= bound + 1e-12)]] if of_unseen else []
+            known = None if np.isnan(observed) else observed
+            checked = [number(known), VERDICTS[None if known is None else known <= bound + 1e-12]] if of_unseen else []
             on = within(entry, point) if is_short else ""
-            table.add_row(quantity, on, rounded_up(bound, 3), _DELTAS[entry["event"]], *checked)
+            digits = 0 if entry["kind"] == "next" else 3  # a number of clients
+            table.add_row(quantity, on, rounded_up(bound, digits), _DELTAS[entry["event"]], *checked)
     return table
 
 

@@ -35,6 +35,8 @@ JUNK = {
 }
 
 RISKS = rb.ClientRisks([0.1, 0.2, 0.4, 0.3], 20)
+CHANGES = rb.ClientChanges([0.1, 0.2, 0.3], [0.2, 0.2, 0.1], 10)
+SCORES = rb.ClientScores([0.9, 0.8, 0.7], True)
 BAND = rb.band(RISKS, delta=0.1)
 PAIRS = [[0.1, 0.2], [0.2, 0.4], [0.3, 0.3], [0.4, 0.1]]
 JOINT_RISKS = rb.JointRisks(PAIRS, 20)
@@ -62,6 +64,14 @@ CALLS = {
         "contamination": 1,
     },
     "ClientRisks, noise": {"values": [0.1, 0.2, 0.3, 0.4], "num_examples": 10, "binary": True, "noise": "gaussian:1"},
+    "ClientChanges": {
+        "old": [0.1, 0.2, 0.3], "new": [0.2, 0.2, 0.1], "num_examples": 10, "binary": True, "num_worse": [1, 1, 0],
+        "num_missing": 1, "missing": "worst", "contamination": 1,
+    },
+    "ClientChanges.from_counts": {
+        "worse": [1, 0, 2], "better": [0, 1, 1], "num_examples": 10, "old_wrong": [3, 1, 2],
+    },
+    "ClientScores": {"values": [0.9, 0.8, 0.7], "higher_is_better": True, "name": "AUC", "low": 0.0, "high": 2.0},
     "HistogramLimits": COUNTS | {"counts": [[1, 1, 2], [4, 0, 0], [2, 1, 1]], "eta": 0.1},
     "HistogramRisks": COUNTS | {"counts": [2, 1, 1], "num_examples": 20},
     "JointRisks": {"values": PAIRS, "num_examples": 20, "binary": [True, True], "num_missing": 1},
@@ -84,6 +94,14 @@ CALLS = {
     "bound": DISPERSION | {"functional": "gini"},
     "bound, band": {"source": BAND, "method": "sharp", "functional": "gini"},
     "breakdown": {"band": BAND, "divergence": "kl", "target": 0.9, "threshold": 0.5, "max_budget": 1.0},
+    "change_bound": {
+        "changes": CHANGES, "number": "change", "delta": 0.1, "sides": "two", "local": "marginal",
+    },
+    "compare": SHIFT | {
+        "old": RISKS, "new": RISKS, "delta": 0.1, "numbers": ["change"], "require": ["change<=0.5"], "num_next": 2,
+        "population": None,
+    },
+    "score_bound": {"scores": SCORES, "number": "score", "delta": 0.1, "sides": "two"},
     "custom_divergence": {
         "name": "own", "generator": lambda t: (t - 1.0) ** 2, "slope_at_infinity": np.inf,
     },
@@ -172,6 +190,7 @@ CALLS = {
 OTHER_WAYS = {
     "AdversarialAnswers, noise": rb.AdversarialAnswers,
     "ClientRisks, noise": rb.ClientRisks,
+    "ClientChanges.from_counts": rb.ClientChanges.from_counts,
     "bound, band": rb.bound,
     "cvar, band": rb.cvar,
     "worst_case_mean, band": rb.worst_case_mean,
@@ -225,6 +244,14 @@ LEGAL = {
     ("binary_worst_case", "p"): {"empty"},
     **{("plan", name): {"None"} for name in ("shift", "pilot", "num_clients", "cost")},
     ("plan", "binary"): {"True"},
+    ("ClientChanges", "binary"): {"True"},
+    ("ClientChanges", "num_worse"): {"None"},
+    ("ClientChanges.from_counts", "old_wrong"): {"None"},
+    ("ClientScores", "higher_is_better"): {"True"},
+    ("ClientScores", "low"): {"negative"},
+    **{("compare", name): {"None"} for name in ("divergence", "num_next", "population")},
+    ("compare", "numbers"): {"empty", "mapping"},
+    ("compare", "require"): {"empty", "mapping"},
     **{("next_clients", name): {"None"} for name in ("rank", "k", "above", "population")},
     ("next_clients, above", "above"): {"None"},
     ("next_clients, population", "including_seen"): {"True"},

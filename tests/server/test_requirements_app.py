@@ -91,6 +91,28 @@ def test_every_study_decides_or_says_that_it_does_not(tmp_path, defaults, change
         assert rb.verify(json.loads(path.read_text())).ok
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_unseen": 3},
+        {"missing": "worst", "contamination": 1},
+        {"strategy": "wasserstein", "num_radii": 4, "num_multipliers": 3},
+        pytest.param({"strategy": "dispersion"}, marks=pytest.mark.slow),
+    ],
+    ids=["usual", "doubt", "wasserstein", "dispersion"],
+)
+def test_next_clients_may_be_required_of_every_study_that_sees_answers(tmp_path, defaults, changes):
+    asked = "next:4:0.99<=3,mean<=0.98"
+    report = run_app(tmp_path, defaults, **{"num_unseen": 0} | changes, require=asked)
+    stored = rb.Certificate.load(tmp_path / "certificates" / "require_next_4_0.99.json")
+    assert rb.verify(stored).ok
+    answers = rb.ClientRisks(**stored.recipe["answers"])
+    assert stored == rb.next_clients(answers, 4, above=0.99, delta=stored.delta)
+    assert sum(each["delta"] for each in report["findings"]["events"]) <= 0.05 + 1e-9
+    assert report["gate"]["requirements"][0]["upper"] == stored.value
+    assert "would measure a risk above 0.99" in report["gate"]["requirements"][0]["statement"]
+
+
 def test_trainers_decide_nothing(tmp_path, defaults):
     gate = run_app(tmp_path, defaults, num_unseen=0, answered_by="trainers", require="mean<=0.98")["gate"]
     assert (gate["verdict"], gate["exit_status"]) == ("NOT DECIDED", 3)
@@ -103,6 +125,7 @@ def test_trainers_decide_nothing(tmp_path, defaults):
         ({"require": "mean<=0.2,medain<=0.1"}, "medain"),
         ({"require": "mean<=20"}, "divide a percentage by 100"),
         ({"require": "mean<=0.2", "strategy": "selection"}, "not for selection"),
+        ({"require": "next:5:0.3<=2", "strategy": "secure_histogram"}, "next clients neither for secure_histogram"),
     ],
 )
 def test_what_cannot_be_required_is_refused_before_a_client_is_asked(defaults, changes, said):
@@ -110,6 +133,11 @@ def test_what_cannot_be_required_is_refused_before_a_client_is_asked(defaults, c
         load_config({**defaults, **changes})
     assert said in str(caught.value)
     assert str(caught.value).startswith("require is not valid, got")
+
+
+def test_next_clients_are_not_required_of_answers_with_noise(defaults):
+    with pytest.raises(ConfigError, match="nor with an evaluator or required next clients"):
+        load_config({**defaults, "require": "mean<=0.2,next:5:0.3<=2", "privacy": "laplace:1"})
 
 
 def test_requirements_travel_through_the_run_configuration(defaults):

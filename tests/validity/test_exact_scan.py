@@ -8,6 +8,7 @@ sum of binomial ones, at every share of bad clients.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -26,6 +27,7 @@ from riskband.functionals.bets import DirectBounds
 from riskband.functionals.functional import FUNCTIONALS, resolve
 from riskband.functionals.pairs import Pairs
 from riskband.worst_cases.divergences import DIVERGENCES
+from riskband.worst_cases.scaled import CHANGES, SCORES
 from tests.reference.definitions import GENERATORS
 from tests.validity.coverage import is_rejected
 
@@ -100,6 +102,49 @@ CASES["transport mean"] = (transport(transport_mean), lambda p: np.minimum(p + B
 CASES["transport share"] = (transport(transport_share), lambda p: np.minimum(p + BUDGET / 0.5, 1.0))
 ORDERED = [name for name in CASES if name not in (*PAIRED_OR_FREE, "mean_bound")]
 
+PARAMETERS = {"change_quantile": ":0.5", "score_quantile": ":0.5", "harmed": ":0.02", "score_share": ":0.5"}
+PARAMETERS |= dict.fromkeys(("worst_change", "worst_score"), f":chi2:{BUDGET}")
+OF_KIND = {"mean": lambda p: p, "quantile": TRUTHS["quantile:0.5"], "worst": WITHIN["chi2"]}
+
+
+def of_changes(number, local):
+    """Every example of the bad clients gets worse, of the others better."""
+
+    def bound(risks):
+        changes = rb.ClientChanges(1.0 - risks.values, risks.values, risks.num_examples, True)
+        found = rb.change_bound(changes, number, delta=DELTA, sides="two", local=local)
+        return -1.0 if found.lower is None else found.lower, found.value
+
+    return bound
+
+
+def of_scores(number, good, bad):
+    def bound(risks):
+        values = np.where(risks.values == 1.0, bad, good)
+        found = rb.score_bound(
+            rb.ClientScores(values, good > bad, low=-3.0, high=7.0), number, delta=DELTA, sides="two"
+        )
+        return -3.0 if found.lower is None else found.lower, found.value
+
+    return bound
+
+
+def scaled_cases():
+    """Each number of changes and of scores, with its truth where a share of the clients is bad."""
+    for name, kind in (CHANGES | SCORES).items():
+        number = f"{name}{PARAMETERS.get(name, '')}"
+        for how in ("marginal", "observed") if name in CHANGES else ((7.0, -3.0), (-3.0, 7.0)):
+            good, bad = (-1.0, 1.0) if name in CHANGES else how
+            truth = partial(
+                lambda p, of, good, bad: good + (bad - good) * of(p), of=OF_KIND.get(kind), good=good, bad=bad
+            )
+            bound = of_changes(number, how) if name in CHANGES else of_scores(number, *how)
+            yield f"{number}, {how}", (bound, TRUTHS["share:0.5"] if kind == "share" else truth)
+
+
+SCALED = dict(scaled_cases())
+CASES |= SCALED
+
 
 def test_every_bound_from_answers_is_in_the_scan():
     parameters = {"atkinson": ":0.5", "generalised_entropy": ":2", "top_share": ":0.1", "cvar": ":0.9"}
@@ -130,6 +175,16 @@ def too_often(names, numbers_of_clients, numbers_of_examples):
 def test_no_bound_is_false_more_often_than_it_says():
     assert too_often(PAIRED_OR_FREE, (5, 26, 73), (1, 20)) == {}
     assert too_often(ORDERED, (7,), (20,)) == {}
+
+
+def test_no_bound_on_a_change_or_a_score_is():
+    assert too_often(SCALED, (5,), (20,)) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_clients", [2, 10, 20, 50])
+def test_the_same_for_more_clients(num_clients):
+    assert too_often(SCALED, (num_clients,), (1, 20)) == {}
 
 
 @pytest.mark.slow
