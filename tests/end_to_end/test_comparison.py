@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,16 +11,14 @@ import torch
 from client.budget import QueryBudget
 from protocol.models import build_model, save_checkpoint
 from simulations.__main__ import main
-from simulations.launcher import COMPLETED, private_superlink
-
-PROJECT = Path(__file__).resolve().parents[2]
+from tests.end_to_end.test_own_data import two_runs
 
 
 @pytest.mark.slow
 def test_real_nodes_compare_with_models_of_their_own_and_a_second_run_costs_them_nothing(tmp_path):
     rng = np.random.default_rng(0)
     new, *local = (build_model("mlp", x_shape=(5,), num_classes=3, seed=seed) for seed in range(3))
-    save_checkpoint(new, tmp_path / "new.pt")
+    save_checkpoint(new, tmp_path / "model.pt")
     counts, own = [], []
     for k in range(2):
         x, y = rng.normal(size=(40, 5)).astype(np.float32), rng.integers(0, 3, 40)
@@ -35,29 +31,7 @@ def test_real_nodes_compare_with_models_of_their_own_and_a_second_run_costs_them
             f'data="{tmp_path}/{k}.npz" local-model="{tmp_path}/local-{k}.pt" answer-record-file="{tmp_path}/{k}.db"'
         )
         own.append(f'client-id="site-{k}" {files} query-budget=3 query-budget-file="{tmp_path}/{k}.db"')
-    config = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"] | {
-        "strategy": "comparison",
-        "old-model": "local",
-        "dataset": "none",
-        "x-shape": "5",
-        "num-classes": 3,
-        "num-unseen": 0,
-        "num-clients": 2,
-        "client-ids": "any",
-        "quorum": 1.0,
-        "node-timeout": 180.0,  # SuperNodes start slowly where cores are few
-        "model": "mlp",
-        "training": "checkpoint",
-        "checkpoint": str(tmp_path / "new.pt"),
-    }
-    with private_superlink(is_simulation=False) as superlink:
-        for k in range(2):
-            superlink.start_supernode(partition_id=k, num_partitions=2, own=own[k])
-        for run in ("first", "second"):
-            changed = config | {"output-dir": str(tmp_path / run)}
-            superlink.start_run(PROJECT, num_supernodes=None, run_config=changed).wait(200)
-            assert superlink.run_status().status == COMPLETED, superlink.log_tail()
-    first, second = (json.loads((tmp_path / run / "report.json").read_text()) for run in ("first", "second"))
+    first, second = two_runs(tmp_path, own, strategy="comparison", **{"old-model": "local"})
     section = first["comparison"]
     assert list(zip(section["num_worse"], section["num_better"], strict=True)) == counts
     assert second["comparison"] == section
