@@ -155,14 +155,11 @@ def _numbers(query: Query, arrays: Mapping[str, np.ndarray], context: Context) -
     sets = separated(arrays, num_sets=several.num_weights) if several else [arrays]
     from client.numbers import answer_numbers, queried_model  # here: it loads torch, and Flower loads the app twice
 
-    models = [queried_model(query, weights, device=_device(context)) for weights in sets]
-    hash_of_own = ""
-    if isinstance(query, ComparisonQuery) and query.is_old_local:
-        own = _own_weights(query, context)
-        hash_of_own = model_hash(own)
-        with details_withheld("loading this client's own model"):
-            models.append(queried_model(query, own, device=_device(context)))
-    return answered(query, arrays, examples, context, partial(answer_numbers, query, models), hash_of_own)
+    local = _own_weights(query, context) if isinstance(query, ComparisonQuery) and query.is_old_local else None
+    judged_by = [*sets, *([] if local is None else [local])]
+    models = [queried_model(query, weights, device=_device(context)) for weights in judged_by]
+    numbers, hash_of_local = partial(answer_numbers, query, models), "" if local is None else model_hash(local)
+    return answered(query, arrays, examples, context, numbers, hash_of_local)
 
 
 def _own_weights(query: Query, context: Context) -> Mapping[str, np.ndarray]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import riskband as rb
@@ -10,6 +9,9 @@ from protocol.questions import ComparisonAnswer
 from riskband.models.losses import get_loss
 from strategies.asking.query import RoundOutcome
 from strategies.certifying import CertifyingStrategy, Conclusion, by_file
+
+# Where nothing is required. Asked for, they share the run's delta, however few clients there are.
+_USUAL = ("change", "harmed:0.05")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -29,15 +31,14 @@ class Comparison(CertifyingStrategy):
     Raises ValueError if a setting of `QueryStrategy` is out of its range.
     """
 
-    numbers: Sequence[str] = ()  # what is bounded from above beside what is required; see `riskband.compare`
-
     def conclude(self, outcome: RoundOutcome[ComparisonAnswer]) -> ComparisonConclusion:
         """Return the certificates that the valid answers give; see `QueryStrategy.conclude`."""
         said = ("old_risk", "new_risk", "num_examples", "num_worse")
         old, new, sizes, worse = ([getattr(answer, name) for answer in outcome.answers] for name in said)
         is_binary, who = get_loss(self.query.loss).binary, {"num_missing": len(outcome.failures), **self.who_answered}
         changes = rb.ClientChanges(old, new, sizes, is_binary, num_worse=worse if is_binary else None, **who)
-        found = rb.compare(changes, delta=self.delta, numbers=self.numbers, require=self.requirements).certificates
+        numbers = () if self.requirements else _USUAL
+        found = rb.compare(changes, delta=self.delta, numbers=numbers, require=self.requirements).certificates
         required = {name: found[name] for name in self.numbers_required if name in found}
         others = {name.replace(":", "_"): each for name, each in found.items() if name not in required}
         return ComparisonConclusion(

@@ -265,8 +265,8 @@ class KeepRisks:
         if only:
             rule = "clients measured in one of the two evaluations only, and count as missing"
             warnings.warn(f"{len(only)} {rule}: {first_of(sorted(only))}", stacklevel=2)
-        unnamed = max(risks.num_missing - len(each.missing) for risks, each in zip(both, kept, strict=True))
-        num_missing = len({*only, *kept[0].missing, *kept[1].missing}) + unnamed
+        # Each is missing in the other one.
+        num_missing = max(risks.num_missing + len(only & {*(risks.names or ())}) for risks in both)
         paired = (
             risks.of_clients(np.flatnonzero([name not in only for name in each.names]), num_missing)
             for risks, each in zip(both, kept, strict=True)

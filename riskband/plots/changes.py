@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _WIDTH, _PER_LINE = 9.0, 105  # inches, and characters below the figure
-_NEGLIGIBLE = 1e-12  # what two means of the same losses may differ by
 
 
 def changes_figure(
@@ -55,19 +54,18 @@ def changes_figure(
     axes, place = figure.add_subplot(), np.arange(1, change.size + 1)
     size = float(np.clip(400.0 / change.size, 2.0, 8.0))  # so that neighbours of many do not cover each other
     for word, color, marker, which in (
-        ("better", BOUNDS, "v", change < -_NEGLIGIBLE),
-        ("as before", ANSWERS, "_", np.abs(change) <= _NEGLIGIBLE),
-        ("worse", WORST[2], "^", change > _NEGLIGIBLE),
+        ("better", BOUNDS, "v", change < 0.0),
+        ("as before", ANSWERS, "_", change == 0.0),
+        ("worse", WORST[2], "^", change > 0.0),
     ):
         if np.any(which):
-            new = old + change
-            axes.vlines(place[which], old[which], new[which], color=color, lw=min(2.0, 0.4 * size))
+            x, low, high = place[which], old[which], (old + change)[which]
+            axes.vlines(x, low, high, color=color, lw=min(2.0, 0.4 * size))
             label = f"{np.sum(which)} of {change.size} clients: {word}"
-            axes.plot(place[which], new[which], color=color, marker=marker, ms=size, ls="", label=label)
+            axes.plot(x, high, color=color, marker=marker, ms=size, ls="", label=label)
     said = [fill(each.statement, _PER_LINE) for each in certificates]
-    axes.set_xlabel("\n".join(["clients, from who gained most to who lost most", *said]))
+    axes.set(xlabel="\n".join(["clients, from who gained most to who lost most", *said]), xticks=[])
     axes.set_ylabel("change of the risk" if old_risks is None else "risk (mean loss), from old to new")
-    axes.set_xticks([])
     axes.grid(axis="y", alpha=0.25, lw=0.6)
     axes.set_axisbelow(True)
     axes.set_title(**titled("label", title, certificates[0].assumptions if certificates else ()))

@@ -146,7 +146,7 @@ def test_elsewhere_it_is_in_its_owners_file_and_another_file_is_another_question
         ({"local-model": None}, "the node config must have the key 'local-model'"),
         ({"local-model": "local.pt"}, "loading this client's own model failed with ValueError"),
         ({"local-model": "/no/such/patient-4711.pt"}, "loading this client's own model failed with ValueError"),
-        ({"local-model": "smaller.pt"}, "loading this client's own model failed with ValueError"),
+        ({"local-model": "smaller.pt"}, "a model that does not fit"),
         ({"privacy-budget": "laplace:1"}, "answers with laplace noise only"),
     ],
     ids=str,

@@ -47,5 +47,5 @@ def test_sixty_clients_in_processes_of_ray_say_what_they_say_in_this_one(tmp_pat
         assert main(["comparison", "--engine", engine, "--out", str(tmp_path / engine), "--set", *changes]) == 0
         report = json.loads((tmp_path / engine / "report.json").read_text())
         found.append({key: report[key] for key in ("comparison", "certificates", "hashes", "unseen")})
-    assert len(found[0]["comparison"]["changes"]) == 60
+    assert len(found[0]["comparison"]["new"]) == 60
     assert found[0] == found[1]
