@@ -40,7 +40,8 @@ def run(options: argparse.Namespace) -> int:
     say = partial(print, file=sys.stderr) if options.json else print
     say(who_made_the_model(options.answered_by, option="--answered-by {}"))
     asked = {"numbers": options.number, "require": options.require, "num_next": options.next}
-    asked |= {"population": options.population, "divergence": options.divergence, "budget": options.budget}
+    budget = options.budget or ([0.05, 0.1] if options.divergence else 0.0)
+    asked |= {"population": options.population, "divergence": options.divergence, "budget": budget}
     statuses = []
     for file in options.new:
         changes = rb.ClientChanges.between(read[options.old], read[file])
@@ -69,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--next", type=int, metavar="N", help="the largest, second largest, ... change that the next N would measure")
     add("--population", type=int, metavar="N", help="the clients were drawn at random from so many")
     add("--divergence", type=spelled, choices=sorted(rb.DIVERGENCES), help="the mean, or the next, under shifts")
-    add("--budget", type=float, default=[0.05, 0.1], nargs="+", metavar="SIZE", help="its sizes (default: 0.05 0.1)")
+    add("--budget", type=float, nargs="+", metavar="SIZE", help="its sizes (default: 0.05 0.1)")
     required = "'change<=0.01' (non-inferiority), 'harmed:0.02<=0.1' (do no harm): exit status 0, 1 or 3"
     add("--require", help=f"PASS, FAIL or NOT DECIDED: {required}", **again, nargs="+", metavar="NAME<=LIMIT")
     add("--out", help="write the certificates, with all that is needed to verify them", metavar="FILE.json")

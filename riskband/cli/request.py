@@ -113,7 +113,7 @@ class Request:
         levels = [f"score_quantile:{each!r}" for each in asked.quantile]
         shares = [f"score_share:{each!r}" for each in asked.survival]
         numbers = [*["score"] * asked.mean, *levels, *shares]
-        shift = {"divergence": asked.divergence[0] if asked.divergence else None, "budget": list(asked.budget)}
+        shift = {"divergence": asked.divergence[0], "budget": list(asked.budget)} if asked.divergence else {}
         of_next = {"num_next": asked.next, "population": asked.population}
         return {"delta": asked.delta, "numbers": numbers, "require": asked.require, **of_next, **shift}
 

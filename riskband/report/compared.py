@@ -101,7 +101,8 @@ def certified_on_scale(
     budget: float | list[float] = 0.0,
 ) -> Findings:
     """Return what is found of changes or scores: each number, and the next clients, with an equal part of delta."""
-    gated, families = read_requirements(require), CHANGES if isinstance(answers, ClientChanges) else SCORES
+    gated = read_requirements(require, answers.scale)
+    families = CHANGES if isinstance(answers, ClientChanges) else SCORES
     behind = [str(ScaledNumber.of(name, families)) for name in numbers_behind(gated)]
     named = [numbers] if isinstance(numbers, str) or not isinstance(numbers, Iterable) else numbers
     asked = [str(ScaledNumber.of(name, families)) for name in named]

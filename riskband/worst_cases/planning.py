@@ -222,7 +222,7 @@ def plan(
     Returns
     -------
     Plan
-        An estimate, no certificate: its numbers are as good as the prior or the pilot. Source: math §15.
+        An estimate, no certificate: its numbers are as good as the prior or the pilot. Source: math §16.
 
     Raises
     ------
@@ -511,7 +511,7 @@ class _Search:
 
         A bound is nearly a smooth function of a few averages over the clients. What a regression on them predicts for
         many networks is corrected by its errors on those that were certified: so the estimate is right however good the
-        regression is, and needs few certificates where it is good (math §15).
+        regression is, and needs few certificates where it is good (math §16).
         """
         seed = self.goal.seed, self.num_examples, num_clients
         drawn = self.answers.drawn_averages(effort.num_drawn, num_clients, *seed, 1)

@@ -95,17 +95,17 @@ class Requirement:
         if self.relation not in ("<=", ">="):
             raise ValueError(f"relation of a requirement must be <= or >=, got {self.relation!r:.80}")
         limit = check_number("limit of a requirement", self.limit, remedy="write 'quantile:0.9<=0.3'")
-        low, high = number.range
-        is_open = low <= limit < high if self.relation == "<=" else low < limit <= high
-        if not is_open:
-            remedy = (
-                "it is for a number of clients" if high > 1.0 else "losses are in [0, 1], so divide a percentage by 100"
-            )
-            raise ValueError(
-                f"limit of {number.name!r} must allow some of its values from {low:g} to {high:g} and not all, "
-                f"got {self.relation} {limit:g}; {remedy}"
-            )
         set_fields(self, name=number.name, limit=limit)
+        in_percent = "losses are in [0, 1], so divide a percentage by 100"
+        self.require_open(*number.range, "it is for a number of clients" if number.range[1] > 1.0 else in_percent)
+
+    def require_open(self, low: float, high: float, remedy: str) -> None:
+        """Raise ValueError if every number in this range is within the limit, or none."""
+        if not (low <= self.limit < high if self.relation == "<=" else low < self.limit <= high):
+            raise ValueError(
+                f"limit of {self.name!r} must allow some of its values from {low:g} to {high:g} and not all, "
+                f"got {self.relation} {self.limit:g}; {remedy}"
+            )
 
     @classmethod
     def of(cls, text: str | Requirement) -> Requirement:
@@ -328,7 +328,7 @@ def require(
     >>> rb.require(answers, "mean<=0.2", delta=0.05).verdict
     'PASS'
     """
-    asked = read_requirements(requirements)
+    asked = read_requirements(requirements, source.scale if isinstance(source, ScaledAnswers) else None)
     if not asked:
         raise ValueError(f"at least one requirement must be given, got none; {_EXAMPLE}")
     names = numbers_behind(asked)
@@ -340,12 +340,18 @@ def require(
     return verdicts_on(certificates_of(source, names, delta=part), asked, delta=whole)
 
 
-def read_requirements(given: str | Requirement | Iterable[str | Requirement]) -> list[Requirement]:
-    """Return each requirement once; raises ValueError for anything else."""
+def read_requirements(
+    given: str | Requirement | Iterable[str | Requirement], scale: Scale | None = None
+) -> list[Requirement]:
+    """Return each requirement once; raises ValueError for anything else, or a limit beyond the range of a score."""
     several = [given] if isinstance(given, (str, Requirement)) else given
     if not isinstance(several, Iterable):
         raise ValueError(f"requirements must be text or a list of it, got {given!r:.80}; {_EXAMPLE}")
-    return list(dict.fromkeys(map(Requirement.of, several)))
+    found = list(dict.fromkeys(map(Requirement.of, several)))
+    for each in found:
+        if scale is not None and math.isinf(each.number.range[0]):
+            each.require_open(scale.low, scale.high, f"that is the range of the {scale.noun}")
+    return found
 
 
 def numbers_behind(requirements: Iterable[Requirement]) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
+from scipy.special import rel_entr
 from scipy.stats import beta, binom, binomtest, multinomial
 
 import riskband as rb
@@ -37,6 +39,16 @@ def test_without_the_counts_the_limits_are_those_of_both_error_rates():
     np.testing.assert_allclose(changes.upper_limits(0.2), above - below, atol=1e-12)
     known = rb.ClientChanges([0.2, 0.1], [0.18, 0.3], [100, 50], num_worse=[0, 10])
     assert np.all(known.upper_limits(0.2) < changes.upper_limits(0.2))
+
+
+def test_limits_of_losses_other_than_0_and_1_are_chernoffs():
+    def kl(p, q):
+        return rel_entr(p, q) + rel_entr(1.0 - p, 1.0 - q) - np.log(2.0 / 0.2) / 30
+
+    changes = rb.ClientChanges([0.21, 0.3], [0.13, 0.4], 30, binary=False)
+    above = [brentq(lambda q, p=p: kl(p, q), p, 1.0 - 1e-9) for p in (0.13, 0.4)]
+    below = [brentq(lambda q, p=p: kl(p, q), 1e-9, p) for p in (0.21, 0.3)]
+    np.testing.assert_allclose(changes.upper_limits(0.2), np.subtract(above, below), atol=1e-9)
 
 
 RATES = [0.0, 0.02, 0.1, 0.3, 0.5]
@@ -89,6 +101,23 @@ def test_the_share_of_harmed_clients_is_false_no_more_often_than_delta_exactly(n
             above = share * share_above(n, of_harmed, 0.02) + (1.0 - share) * share_above(n, (0.0, 0.0), 0.02)
             rates.append(binom.pmf(np.arange(num_clients + 1), num_clients, above) @ (np.array(bounds) < share))
     assert max(rates) <= 0.05
+
+
+@pytest.mark.parametrize("num_clients", [20, 50])
+def test_a_quantile_of_changes_is_false_no_more_often_than_delta_exactly(num_clients):
+    """All clients at or above the quantile are at it, where their limits fail most often, and the others far below."""
+    rates = []
+    for level in (0.3, 0.5, 0.8):
+        bounds = []
+        for num_below in range(num_clients + 1):
+            worse, better = np.repeat([[0, 20], [20, 0]], [num_below, num_clients - num_below], axis=0).T
+            changes = rb.ClientChanges.from_counts(worse, better, 20)
+            bounds.append(rb.change_bound(changes, f"change_quantile:{level}", delta=0.05).value)
+        for n, at in itertools.product((20, 100), ((0.02, 0.0), (0.06, 0.03), (0.3, 0.279))):
+            below = level + (1.0 - level) * (1.0 - share_above(n, at, at[0] - at[1] - 1e-12))
+            chances = binom.pmf(np.arange(num_clients + 1), num_clients, below)
+            rates.append(chances @ (np.array(bounds) < 0.0))
+    assert 0.005 < max(rates) <= 0.05
 
 
 def test_a_share_counts_the_clients_above_and_not_those_at_the_threshold():

@@ -198,7 +198,7 @@ def test_a_next_client_that_was_picked_for_its_change_is_not_the_next_one():
 
 
 def test_the_old_model_as_it_was_measured_is_not_its_mean():
-    """Certified of the new model, and measured of the old one: false in a third. From both ends of both it is wide."""
+    """Certified of the new model, and measured of the old one: false in 37 %. From both ends of both it is wide."""
     rng, mixed, unpaired, paired = np.random.default_rng(25), [], [], []
     for _ in range(40):
         before = np.where(rng.random(500) < 0.5, 0.0, 0.8)
@@ -216,7 +216,7 @@ def test_the_old_model_as_it_was_measured_is_not_its_mean():
 
 
 def test_examples_of_all_clients_in_one_pot_are_not_a_sample_of_networks():
-    """McNemar's exact test: half of all clients get .1 worse, half better, and "better on the whole" 4 times in 10."""
+    """McNemar's exact test: half of all clients get .1 worse, half better, and "better on the whole" in 37 %."""
     rng, mcnemar, certified = np.random.default_rng(26), [], []
     for _ in range(60):
         harmed = rng.random(20) < 0.5
@@ -225,7 +225,7 @@ def test_examples_of_all_clients_in_one_pot_are_not_a_sample_of_networks():
         mcnemar.append(binomtest(int(worse.sum()), both, alternative="less").pvalue <= 0.05)
         changes = rb.ClientChanges.from_counts(worse, better, 500)
         certified.append(rb.require(changes, "change<=-0.0001", delta=0.05).verdict == "PASS")
-    assert np.mean(mcnemar) == pytest.approx(0.4, abs=0.15)
+    assert np.mean(mcnemar) == pytest.approx(0.37, abs=0.15)
     assert is_rejected(mcnemar, 0.05)
     assert not is_rejected(certified, 0.05)
 
