@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from server.settings import RunConfig
 
 _LOCAL = "local"
-# Which clients that are missing may have, too.
+# All but worst means, which answers that may be missing or wrong do not have.
 _NUMBERS = {name for name, kind in CHANGES.items() if kind != "worst"}
 
 
