@@ -216,7 +216,7 @@ def _check_one_evaluation(answers_of: Mapping[str, Mapping[str, Any]]) -> None:
 def _rows(answers: Mapping[str, Any]) -> dict[str, Any]:
     """Plain answers regardless of the order of the clients, in which bets may have put them; others as they are."""
     values, sizes = answers.get("values", []), answers.get("num_examples")
-    rows = sorted(zip(values, sizes, strict=True)) if isinstance(sizes, list) else values
+    rows = sorted(zip(values, sizes, strict=True)) if values and isinstance(sizes, list) else values
     return {**answers, "values": rows, "num_examples": None}
 
 
