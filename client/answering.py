@@ -52,13 +52,13 @@ def made_up_example(query: Query) -> Examples:
 
 
 def answered(
-    query: Query, arrays: Mapping[str, np.ndarray], examples: Held, context: Context, numbers: Numbers
+    query: Query, arrays: Mapping[str, np.ndarray], examples: Held, context: Context, numbers: Numbers, local: str = ""
 ) -> tuple[Mapping[str, Any], int | None]:
     """Return the numbers that answer a question, recorded or new, and the query budget left (None: no limit).
 
     New ones are counted before they are computed and recorded before they are sent. A recorded answer is repeated with
     the noise that it had. What cannot even be computed for a made-up example, whatever the client's own are, is refused
-    before it is counted.
+    before it is counted. `local` is the hash of a model of the client's own that the answer depends on.
 
     Raises ValueError if a budget does not allow the question, or the client's own settings are wrong; RuntimeError if a
     file cannot be used or the evaluation fails, without the details.
@@ -71,7 +71,7 @@ def answered(
     if record.path is not None:
         hashes = {"model_hash": model_hash(arrays), "code_hash": code_hash()}
         asked = asked_hash(query, **hashes)
-        question = question_hash(query, examples_hash=examples_hash(examples.x, examples.y), **hashes)
+        question = question_hash(query, examples_hash=examples_hash(examples.x, examples.y) + local, **hashes)
     with file_errors_withheld("reading the answer record"):
         found = None if question is None else record.find(question)
     with file_errors_withheld("counting the query budget"):

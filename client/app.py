@@ -28,7 +28,7 @@ from client.secure import rounds
 from protocol import wire
 from protocol.examples import Held
 from protocol.hashes import code_hash, model_hash
-from protocol.questions import Answer, CandidatesQuery, HelloAnswer, HelloQuery, LossQuery, Query
+from protocol.questions import Answer, CandidatesQuery, ComparisonQuery, HelloAnswer, HelloQuery, LossQuery, Query
 from protocol.secure.questions import (
     ConsistencyQuery,
     KeysQuery,
@@ -43,6 +43,9 @@ from riskband.models.losses import get_loss
 
 DEVICE_KEY = "device"
 """Of the node config, or else of the run config: where this client's models compute."""
+
+OWN_MODEL_KEY = "local-model"
+"""Of the node config: the absolute path of a model of the client's own, of the architecture that a run compares."""
 
 app = ClientApp(mods=[sign_refusals, rounds.refuse_in_the_open])
 
@@ -142,8 +145,8 @@ def train(message: Message, context: Context) -> Message:
 
 def _numbers(query: Query, arrays: Mapping[str, np.ndarray], context: Context) -> tuple[Mapping[str, Any], int | None]:
     """Return the numbers that answer a question, and the query budget left; see `client.answering.answered`."""
-    several = query if isinstance(query, CandidatesQuery) else None
-    for judged in several.candidates if several else [query]:
+    several = query if isinstance(query, CandidatesQuery | ComparisonQuery) else None
+    for judged in query.candidates if isinstance(query, CandidatesQuery) else [query]:
         get_loss(judged.loss)
     if query.model == NO_MODEL:
         return _own_numbers(query, arrays, context)
@@ -152,8 +155,30 @@ def _numbers(query: Query, arrays: Mapping[str, np.ndarray], context: Context) -
     sets = separated(arrays, num_sets=several.num_weights) if several else [arrays]
     from client.numbers import answer_numbers, queried_model  # here: it loads torch, and Flower loads the app twice
 
-    models = [queried_model(query, weights, device=_device(context)) for weights in sets]
-    return answered(query, arrays, examples, context, partial(answer_numbers, query, models))
+    local = _own_weights(query, context) if isinstance(query, ComparisonQuery) and query.is_old_local else None
+    judged_by = [*sets, *([] if local is None else [local])]
+    models = [queried_model(query, weights, device=_device(context)) for weights in judged_by]
+    numbers, hash_of_local = partial(answer_numbers, query, models), "" if local is None else model_hash(local)
+    return answered(query, arrays, examples, context, numbers, hash_of_local)
+
+
+def _own_weights(query: Query, context: Context) -> Mapping[str, np.ndarray]:
+    """Return those of this client's own model: in its owner's file, or trained as a simulation says."""
+    own, run = context.node_config, context.run_config
+    if OWN_MODEL_KEY in own:
+        with details_withheld("loading this client's own model"):
+            from protocol.models import load_checkpoint  # here: it loads torch
+
+            return load_checkpoint(str(own[OWN_MODEL_KEY]))
+    if data_place(own, run) is not None:
+        raise RefusedError(
+            f"the node config must have the key {OWN_MODEL_KEY!r} to compare with a client's own model, got none; give "
+            f"the absolute path of weights of the model {query.model!r}, as torch.save(model.state_dict(), path) writes"
+        )
+    with details_withheld("training this client's own model"):
+        from client import simulated  # here: a client that has data of its own does not load it
+
+        return simulated.own_weights(run, partition=partition_of(own), device=_device(context))
 
 
 def _own_numbers(

@@ -15,7 +15,7 @@ from typing import Any
 from client.book import book_path, has_entry, is_unopened, note_once, opened
 from client.identity import client_id
 from client.refusals import require_known_keys
-from protocol.questions import AdversarialQuery, CandidatesQuery, Query
+from protocol.questions import AdversarialQuery, CandidatesQuery, ComparisonQuery, Query
 from riskband.adversaries.names import REPRESENTATION
 from riskband.checks import RefusedError
 
@@ -40,7 +40,7 @@ class Request:
     radii: int = 0
     multipliers: int = 0
     units: int = 0  # adversarial units
-    counts: int = 0  # how many examples are without a gradient, and whether the model is unsteady
+    counts: int = 0  # examples that got worse or are without a gradient, and whether the model is unsteady
 
     @property
     def size(self) -> int:
@@ -138,10 +138,13 @@ def request_of(query: Query) -> Request:
     An adversarial answer has the clean risk, its curves and the adversarial unit. The guarantee of the adversary that
     is asked for decides, before anything is computed, whether its bounds are two numbers for each radius and
     multiplier: they are one if it is "exact", and if it is "lower", when the upper bound is 1. With noise an answer has
-    the clean risk and a conjugate for each multiplier.
+    the clean risk and a conjugate for each multiplier. About two models it is the loss of each, and of losses of 0 or 1
+    how many examples got worse.
     """
     if isinstance(query, AdversarialQuery):
         return adversarial_request(query, num_radii=len(query.radii), num_multipliers=len(query.multipliers))
+    if isinstance(query, ComparisonQuery):
+        return Request(losses=2, counts=query.num_values - 2)
     return Request(losses=len(query.candidates) if isinstance(query, CandidatesQuery) else 1)
 
 

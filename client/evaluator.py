@@ -17,7 +17,7 @@ from client.data import ALLOW_KEY, EVALUATOR_KEY, imported, is_function_name
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import is_private
 from protocol.examples import Examples
-from protocol.questions import AdversarialQuery, CandidatesQuery, Query
+from protocol.questions import LossQuery, Query
 from riskband.checks import MAX_EXAMPLES, RefusedError
 
 OWN_EVALUATOR = "own"
@@ -62,7 +62,7 @@ def evaluated(query: Query, context: Context) -> tuple[float, int]:
     Raises ValueError if the question needs a model or noise, the client has a privacy budget, there is no such
     function, or it does not return a mean loss in [0, 1] and a number of examples.
     """
-    if isinstance(query, AdversarialQuery | CandidatesQuery):
+    if not isinstance(query, LossQuery):
         raise RefusedError("without a model only plain losses can be asked for")
     if query.mechanism is not None or is_private(context.node_config):
         raise RefusedError(

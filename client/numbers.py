@@ -22,8 +22,8 @@ from client.refusals import details_withheld
 from protocol.examples import Held
 from protocol.mechanisms import LOSS_STEPS, steps_of
 from protocol.models import build_model, load_arrays
-from protocol.questions import AdversarialQuery, CandidatesQuery, Query
-from riskband.models.evaluation import chosen_device, mean_losses
+from protocol.questions import AdversarialQuery, CandidatesQuery, ComparisonQuery, Query
+from riskband.models.evaluation import chosen_device, example_losses, mean_losses
 from riskband.models.losses import get_loss
 
 if TYPE_CHECKING:
@@ -59,17 +59,27 @@ def queried_model(query: Query, arrays: Mapping[str, np.ndarray], *, device: str
 def answer_numbers(query: Query, models: Sequence[nn.Module], examples: Held, noise: Noise | None) -> dict[str, Any]:
     """Return the fields of an answer that are about a client's examples; see `mean_risks` and `noisy_curves`.
 
-    There is one model, or those of the sets of weights that candidates use. Only the losses of the examples are looked
-    at where no more is needed.
+    There is one model, or those of the sets of weights that candidates use, or a new and an old one. Only the losses of
+    the examples are looked at where no more is needed.
     """
     if isinstance(query, AdversarialQuery):
         return _adversarial_numbers(query, models[0], examples.x, examples.y, noise)
+    if isinstance(query, ComparisonQuery):
+        return change_numbers(models[0], models[1], examples, loss=query.loss)
     judged = [(0, query.loss)]
     if isinstance(query, CandidatesQuery):
         judged = [(candidate.weights, candidate.loss) for candidate in query.candidates]
     risks = mean_risks(models, examples, judged=judged, noise=noise)
     found = {"risks": risks} if isinstance(query, CandidatesQuery) else {"risk": risks[0]}
     return {**found, "num_examples": len(examples.y)}
+
+
+def change_numbers(new: nn.Module, old: nn.Module, examples: Held, *, loss: str) -> dict[str, Any]:
+    """Return the mean loss of both models, and of how many examples it got larger if a loss is 0 or 1; never which."""
+    before, after = (example_losses(model, examples.x, examples.y, loss=loss) for model in (old, new))
+    num_worse = int(np.sum(after > before)) if get_loss(loss).binary else None
+    risks = {"old_risk": float(before.mean()), "new_risk": float(after.mean())}
+    return {**risks, "num_worse": num_worse, "num_examples": len(before)}
 
 
 def _adversarial_numbers(

@@ -106,8 +106,24 @@ def group_name(config: Mapping[str, Any], *, partition: int) -> str | None:
     return None if group is None else group.name
 
 
+def own_weights(
+    config: Mapping[str, Any], *, partition: int, device: str, network: str = "source"
+) -> dict[str, np.ndarray]:
+    """Return the weights of a model that client number `partition` of a network has `trained` for itself alone."""
+    data, seed = load_dataset(str(config["dataset"]), seed=int(config["seed"])), int(config["seed"])
+    first = build_model(str(config["model"]), x_shape=data.x_train.shape[1:], num_classes=data.num_classes, seed=seed)
+    own = Population(spec_from_config(config, network=network)).training_examples(partition)
+    return trained(model_arrays(first), config, partition=partition, server_round=0, device=device, own=own)[0]
+
+
 def trained(
-    arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], *, partition: int, server_round: int, device: str
+    arrays: Mapping[str, np.ndarray],
+    config: Mapping[str, Any],
+    *,
+    partition: int,
+    server_round: int,
+    device: str,
+    own: Examples | None = None,
 ) -> tuple[dict[str, np.ndarray], int, float]:
     """Train a model on what the client that trains on a node, numbered from 0, holds; rounds are numbered from 1.
 
@@ -117,7 +133,7 @@ def trained(
     torch.set_num_threads(1)
     with details_withheld("loading this client's training examples"):
         data = load_dataset(str(config["dataset"]), seed=int(config["seed"]))
-        own = training_examples(config, partition=partition)
+        own = own or training_examples(config, partition=partition)
     model = build_model(str(config["model"]), x_shape=data.x_train.shape[1:], num_classes=data.num_classes, seed=0)
     load_arrays(model, arrays)
     if own is None:

@@ -1,8 +1,8 @@
 """Questions to a client and its answers, as plain data. `protocol.wire` puts them on the network.
 
 A question and its answer form a pair: `LossQuery` and `LossAnswer`, `AdversarialQuery` and `AdversarialAnswer`,
-`CandidatesQuery` and `CandidatesAnswer`, `HelloQuery` and `HelloAnswer`. What an answer claims is not yet checked; only
-what is annotated is, when a record is read: `Name` and `NumLeft`.
+`CandidatesQuery` and `CandidatesAnswer`, `ComparisonQuery` and `ComparisonAnswer`, `HelloQuery` and `HelloAnswer`. What
+an answer claims is not yet checked; only what is annotated is, when a record is read: `Name` and `NumLeft`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Annotated
 
 from protocol.mechanisms import MayBePrivate
 from riskband.adversaries.problem import CurveNumbers, TransportProblem, checked_grid
+from riskband.models.losses import get_loss
 
 MAX_NAME_LENGTH = 100
 
@@ -198,6 +199,56 @@ class CandidatesAnswer:
 
 
 @dataclass(frozen=True)
+class ComparisonQuery(MayBePrivate):
+    """The question "on how many of your examples is a new model worse than an old one?"; see `LossQuery`.
+
+    The two share one architecture. The weights in the message are those of the new model, as set 0, and unless
+    `is_old_local` those of the old one, as set 1.
+
+    Raises ValueError with privacy: how noise moves a change of the loss is not proved.
+    """
+
+    loss: str
+    model: str
+    x_shape: tuple[int, ...]
+    num_classes: int
+    is_old_local: bool = False  # whether the old model is the client's own, which never leaves it
+    privacy: str = ""
+
+    def __post_init__(self) -> None:
+        if self.privacy:
+            raise ValueError(f"a question about two models must have no noise, got {self.privacy!r:.40}; leave it out")
+
+    @property
+    def num_values(self) -> int:
+        """See `LossQuery`; here the loss of both models, and if each is 0 or 1 how many examples got worse."""
+        return 3 if get_loss(self.loss).binary else 2
+
+    @property
+    def num_weights(self) -> int:
+        """Number of sets of weights in the message."""
+        return 1 if self.is_old_local else 2
+
+
+@dataclass(frozen=True)
+class ComparisonAnswer:
+    """One client's answer to a `ComparisonQuery`, as `LossAnswer`; what it claims, not yet checked."""
+
+    client_id: Name
+    old_risk: float  # mean losses on the client's examples; honest ones lie in [0, 1]
+    new_risk: float
+    # How many examples only the new model gets wrong, which with the risks says how many only the old one does. None:
+    # the loss is not 0 or 1.
+    num_worse: int | None
+    num_examples: int
+    loss: str
+    code_hash: str
+    model_hash: str  # of all the weights in the message together
+    budget_left: NumLeft | None = None  # values that the client will still answer; None: no limit
+    group: Name | None = None
+
+
+@dataclass(frozen=True)
 class HelloQuery:
     """The question "who are you, and what will you still answer?". It touches no examples and no model.
 
@@ -224,5 +275,5 @@ class HelloAnswer(SignedAnswer):
     on_record: bool = False
 
 
-Query = LossQuery | AdversarialQuery | CandidatesQuery
-Answer = LossAnswer | AdversarialAnswer | CandidatesAnswer
+Query = LossQuery | AdversarialQuery | CandidatesQuery | ComparisonQuery
+Answer = LossAnswer | AdversarialAnswer | CandidatesAnswer | ComparisonAnswer

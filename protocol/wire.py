@@ -20,6 +20,8 @@ from protocol.questions import (
     AdversarialQuery,
     CandidatesAnswer,
     CandidatesQuery,
+    ComparisonAnswer,
+    ComparisonQuery,
     HelloAnswer,
     HelloQuery,
     LossAnswer,
@@ -43,6 +45,7 @@ MESSAGES: Mapping[type, tuple[str, type]] = {
     LossQuery: ("loss", LossAnswer),
     AdversarialQuery: ("adversarial_loss", AdversarialAnswer),
     CandidatesQuery: ("candidates", CandidatesAnswer),
+    ComparisonQuery: ("comparison", ComparisonAnswer),
     HelloQuery: ("hello", HelloAnswer),
     KeysQuery: ("secure_keys", KeysAnswer),
     SharesQuery: ("secure_shares", SharesAnswer),
@@ -88,7 +91,7 @@ def encode_query(query: object, arrays: Mapping[str, np.ndarray] | ArrayRecord |
     """Return the content of the message that asks `query`, one of `MESSAGES`.
 
     With it go the weights of the model that it is about, if it is about one, as `protocol.models.model_arrays` returns
-    them, or for candidates `protocol.weight_sets.packed`.
+    them, or of several models `protocol.weight_sets.joined`.
     """
     content = RecordDict({QUERY_RECORD: encode(query)})
     if arrays is not None:

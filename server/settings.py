@@ -220,12 +220,13 @@ class Question(Section):
     require: Annotated[tuple[Annotated[str, AfterValidator(_requirement)], ...], SPLIT] = Field(
         description='give requirements such as "mean<=0.2,quantile:0.9<=0.3", or ""; not for selection, no '
         "example_mean (clients answer from samples, whose sizes are not their own), and next clients neither for "
-        "secure_histogram nor with privacy"
+        "secure_histogram nor with privacy; for comparison such as "
+        '"change<=0.01,harmed:0.02<=0.1"'
     )
     band: Annotated[str, rule(resolve_level_method)] = Field(
         description='use "berk_jones", "dkw", "kolmogorov", or "truncated:0.5:0.95" for a range of quantiles only'
     )
-    local: Literal["marginal", "counted", "union", "observed"]
+    local: Literal["marginal", "counted", "union", "observed"] = Field(description="for comparison marginal")
 
     rules: ClassVar[Mapping[str, Rule]] = {
         "loss": lambda loss, known: loss in (("zero_one", OWN) if known.get("evaluator") else LOSSES),
@@ -250,7 +251,7 @@ class Asking(Section):
     privacy: Annotated[str, rule(lambda noise: not noise or mechanism_of(noise))] = Field(
         description='give "laplace:EPSILON" or "gaussian:RHO" with a number from 1e-6 to 1e12, or "" for no noise; '
         "with noise local is marginal or counted, for wasserstein the protocol one-round, cost-bound 0, no box at a "
-        "layer and no smoothing; not for secure_histogram, nor with an evaluator or required next clients"
+        "layer and no smoothing; not for secure_histogram or comparison, nor with an evaluator or required next clients"
     )
     node_timeout: Positive = Field(description="seconds to wait for the clients to connect")
     reply_timeout: Positive = Field(description="seconds to wait for the answers of one round")

@@ -68,7 +68,7 @@ def prepare_model(config: RunConfig, grid: Grid | None) -> nn.Module:
     if config.model.training == "central":
         return train_centrally(config.dataset, num_epochs=config.model.training_epochs, **central_settings(config))
     if config.model.training == "checkpoint":
-        return model_of_checkpoint(config)
+        return model_of_checkpoint(config, config.model.checkpoint)
     model = initial_model(config)
     assert grid is not None  # the clients are needed
     load_arrays(model, to_arrays(_train_federated(config, grid, to_array_record(model_arrays(model)))))
@@ -87,10 +87,10 @@ def central_settings(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def model_of_checkpoint(config: RunConfig) -> nn.Module:
-    """Return the model with the weights in the file ``checkpoint``; raises as `prepare_model`."""
+def model_of_checkpoint(config: RunConfig, path: str) -> nn.Module:
+    """Return the model of a run with the weights in a file; raises as `prepare_model`."""
     model = initial_model(config)
-    load_weights(model, config.model.checkpoint)
+    load_weights(model, path)
     return model
 
 

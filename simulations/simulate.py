@@ -67,7 +67,7 @@ def simulate(chosen: Mapping[str, Any], engine: Engine, *, as_json: bool = False
     then.
     """
     config = load_config(chosen)
-    _check_checkpoint(config)
+    _check_checkpoints(config)
     run = run_in_process if engine.is_in_process(config.network.num_clients) else partial(run_on_ray, _reached(engine))
     with contextlib.ExitStack() as held:
         try:
@@ -192,13 +192,16 @@ def _reached(engine: Engine) -> Engine:
     return replace(engine, ray_address=cluster.address)
 
 
-def _check_checkpoint(config: RunConfig) -> None:
-    """Load the weights, if they come from a file: that they do not fit is found before Flower starts."""
-    if config.model.training == "checkpoint":
+def _check_checkpoints(config: RunConfig) -> None:
+    """Load the weights that come from files: that they do not fit is found before Flower starts."""
+    problems = []
+    for key, path in study_of(config).checkpoints(config).items():
         try:
-            model_of_checkpoint(config)
+            model_of_checkpoint(config, path)
         except ValueError as error:
-            raise ConfigError([f"checkpoint {config.model.checkpoint!r} cannot be evaluated: {error}"]) from error
+            problems.append(f"{key} {path!r} cannot be evaluated: {error}")
+    if problems:
+        raise ConfigError(problems)
 
 
 def show_progress(is_running: Callable[[], bool], folder: ResultFolder, *, num_clients: int) -> None:

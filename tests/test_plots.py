@@ -5,6 +5,7 @@ import pytest
 
 import riskband as rb
 from riskband.plots.bands import TransportPoint, band_figure, measured_label, save_figure, transport_figure
+from riskband.plots.changes import changes_figure
 from riskband.plots.dispersion import dispersion_figure
 from riskband.plots.selection import selection_figure
 from riskband.wording import TRAINERS_ANSWERED
@@ -260,3 +261,28 @@ def test_the_next_clients_are_drawn_in_steps_from_the_largest():
         assert line.get_drawstyle() == "steps-mid"
     assert "largest" in axes.get_xlabel()
     assert "at most" in axes.get_ylabel()
+
+
+@pytest.mark.parametrize("has_risks", [True, False])
+def test_clients_go_from_their_old_risk_to_their_new_one(has_risks):
+    old, new = np.array([0.1, 0.3, 0.2, 0.5]), np.array([0.2, 0.1, 0.2, 0.45])
+    changes = rb.ClientChanges(old, new, 20)
+    harmed = rb.change_bound(changes, "harmed:0.05", delta=0.1)
+    figure = changes_figure(
+        changes.values, old_risks=old if has_risks else None, certificates=[harmed], title="of old and new"
+    )
+    (axes,) = figure.axes
+    ends = sorted(tuple(line[:, 1]) for each in axes.collections for line in each.get_segments())
+    expected = zip(old, new, strict=True) if has_risks else zip([0.0] * 4, new - old, strict=True)
+    np.testing.assert_allclose(ends, sorted(expected), atol=1e-12)
+    places = {line.get_marker(): line.get_xdata().tolist() for line in axes.get_lines()}
+    assert places == {"v": [1, 2], "_": [3], "^": [4]}  # who gained most comes first
+    assert texts(figure) == ["2 of 4 clients: better", "1 of 4 clients: as before", "1 of 4 clients: worse"]
+    assert harmed.statement in axes.get_xlabel().replace("\n", " ")
+    assert axes.get_title() == "of old and new"
+
+
+def test_changes_at_trainers_are_drawn_as_an_estimate():
+    changes = rb.ClientChanges([0.1, 0.2], [0.1, 0.3], 10, answered_by="trainers")
+    figure = changes_figure(changes.values, certificates=[rb.change_bound(changes, "change", delta=0.1)])
+    assert TRAINERS_ANSWERED in figure.axes[0].get_title().replace("\n", " ")

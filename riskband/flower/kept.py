@@ -20,6 +20,7 @@ from riskband.answers.metrics import first_of, metric_problem, warn_of_empty
 from riskband.answers.responses import ANSWERED_BY, WhoAnswered, check_contamination
 from riskband.answers.risks import ClientRisks, risks_of_accuracies
 from riskband.answers.rows import answer_problem
+from riskband.answers.scaled import ClientChanges, ClientScores
 from riskband.certificate import USUAL_DELTA, Certificate
 from riskband.checks import check_choice, check_installed, check_num_examples, check_number, clip_rounding
 from riskband.means import mean_bound
@@ -32,6 +33,7 @@ S = TypeVar("S", bound=Any)
 _REMEDIES = {
     "accuracy": "divide percentages by 100",
     "error": "divide percentages by 100",
+    "score": "say which range it has, score_range=(low, high)",
     "loss": "scale it by an upper end that is fixed before the data, and cut it there, or give an accuracy",
 }
 _LAST = -1
@@ -83,15 +85,20 @@ class KeepRisks:
 
     Parameters
     ----------
-    accuracy, loss, error : str
+    accuracy, loss, error, score : str
         One of them: the metric that clients send, a mean over their examples. `accuracy` and `error` (rate) are shares
         of the examples in [0, 1]; `loss` is the mean of a loss that lies in [0, 1] for every example, as
-        `binary` must say: a cross-entropy or a squared error does not, unless it is scaled and cut.
+        `binary` must say: a cross-entropy or a squared error does not, unless it is scaled and cut. A `score` is no
+        mean: AUC, F1, Dice.
     num_examples : str
         The metric with the number of these examples, not of batches. A client with 0 counts as missing.
     binary : bool, optional
         As for `riskband.ClientRisks`: whether every example's loss is 0 or 1, or anywhere in [0, 1]. An accuracy or
         error rate that is no share of so many examples is refused, unless `False` is said.
+    higher_is_better : bool
+        Of a score, and needed with it: whether a large one is good.
+    score_range : (float, float)
+        Of a score, known before any is measured.
     percent : bool
         Whether the accuracy is in percent.
     drop_missing : bool
@@ -105,8 +112,8 @@ class KeepRisks:
     Raises
     ------
     ValueError
-        If none or several of `accuracy`, `loss` and `error` are given, or percent of another, or by its name the metric
-        is no mean of a loss (auc, f1, ...), or it may be none (loss, dice, ...) and `binary` is not said.
+        If none or several of `accuracy`, `loss`, `error` and `score` are given, or percent of another, or by its name
+        the metric is no mean of a loss (auc, f1, ...), or it may be none (loss, dice, ...) and `binary` is not said.
     """
 
     def __init__(
@@ -115,6 +122,9 @@ class KeepRisks:
         accuracy: str | None = None,
         loss: str | None = None,
         error: str | None = None,
+        score: str | None = None,
+        higher_is_better: bool | None = None,
+        score_range: tuple[float, float] = (0.0, 1.0),
         num_examples: str = "num-examples",
         percent: bool = False,
         drop_missing: bool = False,
@@ -123,18 +133,21 @@ class KeepRisks:
         group: str | None = None,
         aggregate: Callable[..., Any] | None = None,
     ) -> None:
-        given = {"accuracy": accuracy, "loss": loss, "error": error}
+        given = {"accuracy": accuracy, "loss": loss, "error": error, "score": score}
         metrics = [(kind, metric) for kind, metric in given.items() if metric is not None]
         if len(metrics) != 1:
             raise ValueError(
-                f"KeepRisks needs one of accuracy, loss and error, got {len(metrics)}; "
+                f"KeepRisks needs one of accuracy, loss, error and score, got {len(metrics)}; "
                 'name the metric that your clients send, as in KeepRisks(accuracy="eval_acc")'
             )
         [(self._kind, self._metric)] = metrics
         if percent and accuracy is None:
             raise ValueError("percent=True is for accuracies; let clients divide others by 100")
-        if problem := metric_problem(self._metric, binary=binary, is_any=loss is not None):
+        if (higher_is_better is None) != (score is None):
+            raise ValueError(f"a score, and no other metric, needs higher_is_better, got {higher_is_better}; say which")
+        if score is None and (problem := metric_problem(self._metric, binary=binary, is_any=loss is not None)):
             raise ValueError(problem)
+        self._higher_is_better, self._range = bool(higher_is_better), score_range
         self._scale, self._drop_missing = 100.0 if percent else 1.0, drop_missing
         self._binary = binary
         self._num_examples, self._name, self._group = num_examples, name, group
@@ -205,16 +218,60 @@ class KeepRisks:
             If there is no such round, or its metrics cannot be used, or what is said about who answered contradicts
             what was seen, or as for `ClientRisks`.
         """
-        kept = self._kept_round(round)
-        answered_by = check_choice("answered_by", who.get("answered_by", "trainers"), ANSWERED_BY)
-        self._check_fresh(kept, answered_by)
-        if problem := self._share_problem(kept, check_contamination(who.get("contamination", 0))):
-            raise ValueError(f"round {kept.number} has no risks: {problem}")
-        num_missing = _num_missing(kept, who.get("num_missing"))
-        who = {**who, "answered_by": answered_by, "num_missing": num_missing}
+        if self._kind == "score":
+            raise ValueError(f"{self._metric!r} is a score and no mean of losses: a round has no risks; take scores()")
+        kept, said = self._kept_with(round, who)
         of = risks_of_accuracies if self._kind == "accuracy" else ClientRisks
-        labels: dict[str, Any] = {"names": kept.names or None, "groups": kept.groups or None}
-        return of(np.array(kept.values), np.array(kept.num_examples), self._binary, **labels, **who)
+        return of(np.array(kept.values), np.array(kept.num_examples), self._binary, **said)
+
+    def scores(self, round: int = _LAST, **who: Unpack[WhoAnswered]) -> ClientScores:
+        """Return the scores that the clients measured in a round; arguments and errors are those of `risks`."""
+        if self._kind != "score":
+            raise ValueError(f"{self._metric!r} was not kept as a score; say KeepRisks(score=...), or take risks()")
+        kept, said = self._kept_with(round, who)
+        low, high = self._range
+        return ClientScores(kept.values, self._higher_is_better, name=self._metric, low=low, high=high, **said)
+
+    def changes_since(
+        self, old: KeepRisks, *, round: int = _LAST, old_round: int = _LAST, **who: Unpack[WhoAnswered]
+    ) -> ClientChanges:
+        """Return by how much each client's loss is larger in a round kept here than in one kept by `old`.
+
+        Clients are matched by name, or by node if the strategies were watched. Who measured in one of the two only
+        counts as missing, with a warning that names them.
+
+        Parameters
+        ----------
+        old : KeepRisks
+            Of the old model; it may be this one, for another round.
+        round, old_round : int
+            Their numbers, from 1, or -1 for the last; fixed before any answer was seen.
+        **who : WhoAnswered
+            See `risks`.
+
+        Raises
+        ------
+        ValueError
+            If nothing says which client is which, fewer than two measured in both, or as for `risks` and
+            `ClientChanges.between`.
+        """
+        both = old.risks(old_round, **who), self.risks(round, **who)
+        kept = old._kept_round(old_round), self._kept_round(round)
+        if not all(each.names for each in kept):
+            raise ValueError(
+                "changes need names in both evaluations; watch both strategies, or say KeepRisks(name=...)"
+            )
+        only = set(kept[0].names) ^ set(kept[1].names)
+        if only:
+            rule = "clients measured in one of the two evaluations only, and count as missing"
+            warnings.warn(f"{len(only)} {rule}: {first_of(sorted(only))}", stacklevel=2)
+        # Each is missing in the other one.
+        num_missing = max(risks.num_missing + len(only & {*(risks.names or ())}) for risks in both)
+        paired = (
+            risks.of_clients(np.flatnonzero([name not in only for name in each.names]), num_missing)
+            for risks, each in zip(both, kept, strict=True)
+        )
+        return ClientChanges.between(*paired)
 
     def certify(self, *, delta: float, round: int = _LAST, **who: Unpack[WhoAnswered]) -> Certificate:
         """Upper bound on the mean risk over unseen clients of the model that was evaluated last.
@@ -350,8 +407,19 @@ class KeepRisks:
             missing={**current.missing, **missing},
         )
 
+    def _kept_with(self, round: int, who: WhoAnswered) -> tuple[KeptRound, dict[str, Any]]:
+        """A round, and what is said of who answered, with names and groups; checked."""
+        kept = self._kept_round(round)
+        answered_by = check_choice("answered_by", who.get("answered_by", "trainers"), ANSWERED_BY)
+        self._check_fresh(kept, answered_by)
+        if problem := self._share_problem(kept, check_contamination(who.get("contamination", 0))):
+            raise ValueError(f"round {kept.number} has no risks: {problem}")
+        num_missing = _num_missing(kept, who.get("num_missing"))
+        labels = {"names": kept.names or None, "groups": kept.groups or None}
+        return kept, {**who, **labels, "answered_by": answered_by, "num_missing": num_missing}
+
     def _share_problem(self, kept: KeptRound, contamination: int = 0) -> str:
-        if self._kind == "loss" or self._binary is False:
+        if self._kind in ("loss", "score") or self._binary is False:
             return ""
         return share_problem(np.array(kept.values), np.array(kept.num_examples), contamination=contamination)
 
@@ -360,14 +428,15 @@ class KeepRisks:
         return self._drop_missing and isinstance(value, float) and bool(np.isnan(value))
 
     def _value(self, client: Mapping[str, Any]) -> float:
-        value = float(clip_rounding(np.array(_number(client, self._metric) / self._scale)))
-        if not 0.0 <= value <= 1.0:
+        value, (low, high) = _number(client, self._metric) / self._scale, self._range
+        value = float(clip_rounding(np.array(value))) if (low, high) == (0.0, 1.0) else value
+        if not low <= value <= high:
             remedy = (
                 "say drop_missing=True, or let such a client raise: it counts as missing"
                 if np.isnan(value)
                 else _REMEDIES[self._kind]
             )
-            raise ValueError(f"{self._kind} {self._metric!r} must lie in [0, 1], got {value:g}; {remedy}")
+            raise ValueError(f"{self._kind} {self._metric!r} must lie in [{low:g}, {high:g}], got {value:g}; {remedy}")
         return value
 
     def _kept_round(self, round: int) -> KeptRound:
@@ -460,7 +529,7 @@ def _num_missing(kept: KeptRound, said: int | None) -> int:
         if said is None:
             remedy = "call kept.watch(strategy) before it starts, or say num_missing=0"
             warnings.warn(
-                f"how many clients were asked is not known, all are taken to have replied; {remedy}", stacklevel=3
+                f"how many clients were asked is not known, all are taken to have replied; {remedy}", stacklevel=4
             )
         return (said or 0) + len(kept.missing)
     counted = len(kept.asked) - len(kept.values)

@@ -20,6 +20,7 @@ from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import resolve
 from riskband.selection import Objective
 from riskband.worst_cases.divergences import robust_mean
+from riskband.worst_cases.scaled import CHANGES, ScaledNumber
 from worlds.loss_table import PopulationRisks
 from worlds.population import Population
 
@@ -35,8 +36,8 @@ class Unseen:
     # Of each client, the largest risk within a cost budget, exact; empty where that is not known.
     curves: tuple[ConcaveCurve, ...] = ()
     groups: tuple[str | None, ...] = ()  # of each client; empty where that is not known
-    # Shape (num_unseen,), risks under each candidate of a selection, one of which is the model of `risks`; empty for
-    # one model.
+    # Shape (num_unseen,), risks under each candidate of a selection, or under the "new" and the "old" model of a
+    # comparison; one of them is the model of `risks`. Empty for one model.
     by_candidate: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
@@ -135,6 +136,10 @@ def _observed(certificate: rb.Certificate, unseen: Unseen) -> np.ndarray:
             return np.stack([push(axes["cost_budget"]) for push in pushes], axis=-1)
         case "dispersion_certificate":
             return np.asarray(resolve(arguments["measure"]).value(unseen.distribution))
+        case "change_bound":
+            old, new = (unseen.by_candidate[name] for name in ("old", "new"))
+            changes = rb.ClientChanges(old, new, num_examples=1, binary=False)
+            return np.asarray(ScaledNumber.of(arguments["number"], CHANGES).measured(changes))
         case "select":
             return np.asarray(Objective(arguments["objective"]).of_distribution(unseen.distribution))
         case "lorenz_certificate":

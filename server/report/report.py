@@ -109,7 +109,7 @@ def write_report(
     }
     if found is not None:
         facts = _facts(evaluation, report)
-        shown = {name: each for name, each in certificates.items() if name not in required}
+        shown = {name: each for name, each in certificates.items() if name not in required} or certificates
         page = rb.report_page(shown, require=evaluation.gate or (), title=config.run.scenario, facts=facts)
         with folder.writing(PAGE_FILE) as path:
             path.write_text(page, encoding="utf-8")

@@ -21,7 +21,15 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from protocol.hashes import code_hash
-from protocol.questions import AdversarialAnswer, AdversarialQuery, Answer, CandidatesAnswer, LossAnswer, Query
+from protocol.questions import (
+    AdversarialAnswer,
+    AdversarialQuery,
+    Answer,
+    CandidatesAnswer,
+    ComparisonAnswer,
+    LossAnswer,
+    Query,
+)
 from server.run.lock import FolderError
 from strategies.asking.resume import EarlierAnswer
 
@@ -30,6 +38,9 @@ Value = TypeVar("Value")
 SCHEMA = "riskband.ledger/2"
 NOT_PART_OF_A_RUN = ("output-dir", "node-timeout", "reply-timeout", "resume")
 """Keys of the configuration that may change when a run is resumed: they do not change what it finds."""
+
+
+_TOLD_BY = {"risks": CandidatesAnswer, "num_worse": ComparisonAnswer}  # a key that no other kind of answer has
 
 
 class Ledger:
@@ -142,8 +153,9 @@ def _entry_of(entry: dict[str, Any]) -> EarlierAnswer:
     if node_id is not None and not (isinstance(node_id, str) and node_id.isdecimal()):
         raise ValueError("node_id must be Flower's number of a node, as text")
     node = None if node_id is None else int(node_id)
-    if "risks" in entry or "guarantee" not in entry:
-        return EarlierAnswer(_checked(CandidatesAnswer if "risks" in entry else LossAnswer, entry), node_id=node)
+    told = [kind for key, kind in _TOLD_BY.items() if key in entry]
+    if told or "guarantee" not in entry:
+        return EarlierAnswer(_checked([*told, LossAnswer][0], entry), node_id=node)
     asked = _checked(_Asked, entry.pop("asked", None))
     for name, values in asdict(asked).items():
         if list(values) != sorted(set(values)) or min(values, default=0.0) < 0.0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from server.settings import RunConfig
+from server.studies.comparison import ComparisonStudy
 from server.studies.dispersion import DispersionStudy
 from server.studies.f_divergence import FDivergenceStudy
 from server.studies.secure_histogram import SecureHistogramStudy
@@ -15,6 +16,7 @@ STUDIES: dict[str, Study] = {
     "secure_histogram": SecureHistogramStudy(),
     "dispersion": DispersionStudy(),
     "selection": SelectionStudy(),
+    "comparison": ComparisonStudy(),
     "wasserstein": WassersteinStudy(),
 }
 

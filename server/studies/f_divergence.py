@@ -57,6 +57,7 @@ class FDivergenceStudy(Study):
     settings: ClassVar[type[Section]] = Settings
     rules: ClassVar[Mapping[str, Rule]] = {
         "target": lambda target, known: not target or known.get("num_unseen", 2) >= 2,
+        "require": Study.rules["require"],
         "privacy": lambda noise, known: Study.rules["privacy"](noise, known) and not (noise and known.get("target")),
     }
     figure_stem = "band"

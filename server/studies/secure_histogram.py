@@ -40,7 +40,9 @@ class SecureHistogramStudy(FDivergenceStudy):
     rules: ClassVar[Mapping[str, Rule]] = {
         **dict.fromkeys(("privacy", "respect_query_budgets", "resume"), lambda value, known: not value),
         "target": lambda target, known: not target,
-        "require": lambda required, known: not any(map(is_of_next, required)),  # no single answer is ever seen
+        "require": lambda required, known: (  # no single answer is ever seen
+            FDivergenceStudy.rules["require"](required, known) and not any(map(is_of_next, required))
+        ),
         "histogram_sizes": lambda sizes, known: sizes == "equal" or known.get("local") not in ("union", "observed"),
     }
 

@@ -14,7 +14,8 @@ from torch import nn
 
 from protocol.models import model_arrays
 from protocol.questions import Candidate, LossQuery
-from riskband.worst_cases.requirements import Gate, read_requirements, verdicts_on
+from riskband.worst_cases.requirements import Gate, Requirement, read_requirements, verdicts_on
+from riskband.worst_cases.scaled import CHANGES, SCORES
 from server.checks.unseen import Check, Unseen, unseen_clients
 from server.report.cells import certificate_table, loss_in_words
 from server.sections import Rule, Section
@@ -78,7 +79,8 @@ class Study(ABC):
     settings: ClassVar[type[Section]]  # its keys
     # By field of any section, what this study asks of it.
     rules: ClassVar[Mapping[str, Rule]] = {
-        "privacy": lambda noise, known: not noise or known.get("local") not in ("union", "observed")
+        "require": lambda required, known: families(required).isdisjoint({*CHANGES, *SCORES}),
+        "privacy": lambda noise, known: not noise or known.get("local") not in ("union", "observed"),
     }
     figure_stem: ClassVar[str]  # name of the figure's files
     asks_losses: ClassVar[bool] = True  # whether it asks for the loss of one model, which an evaluator can say too
@@ -86,6 +88,10 @@ class Study(ABC):
     def figure_names(self, config: RunConfig) -> list[str]:
         """Return the names of the figure's files that a run writes."""
         return [f"{self.figure_stem}.{kind}" for kind in config.results.figure_format if kind != "none"]
+
+    def checkpoints(self, config: RunConfig) -> dict[str, str]:
+        """Return the files that weights of the run's model are read from, by their keys."""
+        return {"checkpoint": config.model.checkpoint} if config.model.training == "checkpoint" else {}
 
     def prepare(self, config: RunConfig, grid: Grid | None) -> UnderTest:
         """Return what is put before the clients; they are needed now only when ``training = "fedavg"``."""
@@ -153,6 +159,11 @@ class Study(ABC):
     def worst_network(self, report: Mapping[str, Any]) -> str:
         """Return on which network the certificates for shifted ones are checked."""
         return "for a shifted network: on the worst one within the budget that they can be made into"
+
+
+def families(required: Iterable[str]) -> set[str]:
+    """Return the names of the numbers that requirements are about, without their parameters."""
+    return {Requirement.of(each).name.partition(":")[0] for each in required}
 
 
 def architecture(config: RunConfig) -> dict[str, Any]:

@@ -12,7 +12,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from protocol.guarantees import possible_guarantees
-from protocol.questions import AdversarialAnswer, AdversarialQuery, Answer, CandidatesAnswer, CandidatesQuery, Query
+from protocol.questions import (
+    AdversarialAnswer,
+    AdversarialQuery,
+    Answer,
+    CandidatesAnswer,
+    CandidatesQuery,
+    ComparisonAnswer,
+    Query,
+)
 from riskband.adversaries.names import REPRESENTATION
 from riskband.answers.adversarial import GUARANTEES
 from riskband.answers.concave_curves import rounding_of_curve
@@ -46,6 +54,10 @@ def broken_rules(answer: Answer, query: Query, *, model_hash: str) -> Iterator[R
         assert isinstance(query, AdversarialQuery)
         yield from _broken_risk_rules(answer.clean_risk, answer.num_examples, query.loss, query)
         yield from broken_curve_rules(answer, query)
+    elif isinstance(answer, ComparisonAnswer):
+        for risk in (answer.old_risk, answer.new_risk):
+            yield from _broken_risk_rules(risk, answer.num_examples, query.loss, query)
+        yield from _broken_change_rules(answer, counts_errors=get_loss(query.loss).binary)
     else:
         yield from _broken_risk_rules(answer.risk, answer.num_examples, query.loss, query)
 
@@ -170,6 +182,19 @@ def _broken_risk_rules(risk: float, num_examples: int, loss: str, query: Query) 
     if counts_errors and not _is_whole(risk, num_examples, is_noisy=bool(query.privacy)):
         detail = f"a {loss} risk is a whole number out of num_examples, got {risk} of {num_examples}"
         yield FailureReason.IMPOSSIBLE_COUNT, detail
+
+
+def _broken_change_rules(answer: ComparisonAnswer, *, counts_errors: bool) -> Iterator[Rule]:
+    """What the number of examples that got worse cannot be, beside risks that have been checked."""
+    if (answer.num_worse is not None) != counts_errors:
+        yield FailureReason.CONTRADICTION, "num-worse must be there for a loss of 0 or 1, and for no other"
+    elif answer.num_worse is not None:
+        old, new = (round(risk * answer.num_examples) for risk in (answer.old_risk, answer.new_risk))
+        if not max(0, new - old) <= answer.num_worse <= min(new, answer.num_examples - old):
+            detail = (
+                f"of {answer.num_examples} examples, {old} wrong before and {new} now, {answer.num_worse} got worse"
+            )
+            yield FailureReason.IMPOSSIBLE_COUNT, f"{detail}: no examples are so"
 
 
 def _is_whole(risk: float, num_examples: int, *, is_noisy: bool) -> bool:

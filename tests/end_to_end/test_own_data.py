@@ -45,6 +45,32 @@ def load_data(partition_id: int, num_partitions: int, batch_size: int):
 """
 
 
+def two_runs(tmp_path, own, **changes):
+    """The reports of two runs, one after the other, that ask the same two SuperNodes about the model in model.pt."""
+    config = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"] | {
+        "dataset": "none",
+        "x-shape": "5",
+        "num-classes": 3,
+        "num-unseen": 0,
+        "num-clients": 2,
+        "client-ids": "any",
+        "quorum": 1.0,
+        "node-timeout": 180.0,  # SuperNodes start slowly where cores are few
+        "model": "mlp",
+        "training": "checkpoint",
+        "checkpoint": str(tmp_path / "model.pt"),
+        **changes,
+    }
+    with private_superlink(is_simulation=False) as superlink:
+        for k in range(2):
+            superlink.start_supernode(partition_id=k, num_partitions=2, own=own[k])
+        for run in ("first", "second"):
+            changed = config | {"output-dir": str(tmp_path / run)}
+            superlink.start_run(PROJECT, num_supernodes=None, run_config=changed).wait(200)
+            assert superlink.run_status().status == COMPLETED, superlink.log_tail()
+    return [json.loads((tmp_path / run / "report.json").read_text()) for run in ("first", "second")]
+
+
 @pytest.mark.slow
 def test_real_nodes_answer_from_their_own_files_and_a_second_run_costs_them_nothing(tmp_path):
     rng = np.random.default_rng(0)
@@ -58,28 +84,7 @@ def test_real_nodes_answer_from_their_own_files_and_a_second_run_costs_them_noth
             risks.append(float((model(torch.from_numpy(x)).argmax(1).numpy() != y).mean()))
         files = f'data="{tmp_path}/{k}.npz" answer-record-file="{tmp_path}/{k}.sqlite"'
         own.append(f'client-id="site-{k}" {files} query-budget=1 query-budget-file="{tmp_path}/{k}.sqlite"')
-    config = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"] | {
-        "dataset": "none",
-        "x-shape": "5",
-        "num-classes": 3,
-        "num-unseen": 0,
-        "num-clients": 2,
-        "client-ids": "any",
-        "quorum": 1.0,
-        "node-timeout": 180.0,  # SuperNodes start slowly where cores are few
-        "model": "mlp",
-        "training": "checkpoint",
-        "checkpoint": str(tmp_path / "model.pt"),
-        "thresholds": 5,
-    }
-    with private_superlink(is_simulation=False) as superlink:
-        for k in range(2):
-            superlink.start_supernode(partition_id=k, num_partitions=2, own=own[k])
-        for run in ("first", "second"):
-            changed = config | {"output-dir": str(tmp_path / run)}
-            superlink.start_run(PROJECT, num_supernodes=None, run_config=changed).wait(200)
-            assert superlink.run_status().status == COMPLETED, superlink.log_tail()
-    first, second = (json.loads((tmp_path / run / "report.json").read_text()) for run in ("first", "second"))
+    first, second = two_runs(tmp_path, own, thresholds=5)
     assert first["network"]["mean_empirical_risk"] == pytest.approx(np.mean(risks), abs=1e-12)
     assert first["network"]["client_ids"] == ["site-0", "site-1"]
     assert second["certificates"] == first["certificates"]  # though each client had one value to give

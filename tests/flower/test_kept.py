@@ -326,7 +326,7 @@ def test_nothing_kept_says_what_to_do():
 
 @pytest.mark.parametrize("settings", [{}, {"accuracy": "a", "loss": "b"}])
 def test_one_metric_is_needed(settings):
-    with pytest.raises(ValueError, match="needs one of accuracy, loss and error"):
+    with pytest.raises(ValueError, match="needs one of accuracy, loss, error and score"):
         KeepRisks(**settings)
 
 
@@ -370,3 +370,63 @@ def test_the_report_is_red_for_trainers_and_green_only_for_fresh_clients_with_a_
     with pytest.raises(ValueError, match="no evaluation was kept"):
         KeepRisks(accuracy="eval_acc").report(tmp_path / "none.html")
     assert not (tmp_path / "none.html").exists()
+
+
+def test_two_rounds_of_the_same_clients_are_compared_client_by_client():
+    kept = kept_by()
+    changes = kept.changes_since(kept, old_round=1, round=3)
+    found = dict(zip(changes.num_examples.tolist(), changes.values.tolist(), strict=True))
+    assert found == {SIZES[k]: pytest.approx((num_wrong(k, 3) - num_wrong(k, 1)) / SIZES[k]) for k in range(12)}
+    assert (changes.binary, changes.num_missing, changes.answered_by) == (True, 0, "trainers")
+    assert sorted(changes.names) == sorted(kept.rounds[0].asked)
+    assert kept.changes_since(kept).values.tolist() == [0.0] * 12
+    assert {each.validity for each in rb.compare(changes, delta=0.05).certificates.values()} == {"estimate"}
+
+
+def test_who_is_in_one_of_two_evaluations_only_is_missing_by_name():
+    def kept_without(*absent):
+        told = app(lambda k, r: {"num-examples": 0} if k in absent else {}, told=lambda k: {"site": f"site-{k}"})
+        with pytest.warns(UserWarning, match="0 examples"):
+            return kept_by(told, accuracy="eval_acc", name="site")
+
+    old, new = kept_without(1, 2), kept_without(2, 3, 4)
+    with pytest.warns(UserWarning, match="3 clients measured in one .*, and count as missing: site-1, site-3, site-4"):
+        changes = new.changes_since(old, old_round=1)
+    assert (changes.num_clients, changes.num_missing) == (8, 4)  # site-2 measured in none
+    assert set(changes.names) == {f"site-{k}" for k in range(12)} - {f"site-{k}" for k in (1, 2, 3, 4)}
+
+
+def test_changes_without_names_or_of_other_examples_are_refused():
+    unnamed = kept_by(is_watched=False)
+    with pytest.raises(ValueError, match="changes need names in both evaluations; watch both strategies"):
+        unnamed.changes_since(unnamed, num_missing=0)
+    grown = app(lambda k, r: {"num-examples": SIZES[k] * r}, told=lambda k: {"site": f"site-{k}"})
+    kept = kept_by(grown, accuracy="eval_acc", name="site")
+    with pytest.raises(ValueError, match="evaluated on the same examples, got other numbers of them in 12 clients"):
+        kept.changes_since(kept, old_round=1)
+
+
+def test_a_score_is_kept_as_what_it_is_and_bounded_as_what_a_client_measures():
+    kept = kept_by(app(lambda k, r: {"auc": 0.5 + k / 100 + r / 1000}), score="auc", higher_is_better=True)
+    scores = kept.scores()
+    assert sorted(scores.values.tolist()) == pytest.approx([0.503 + k / 100 for k in range(12)])
+    assert (scores.name, scores.higher_is_better, scores.answered_by) == ("auc", True, "trainers")
+    assert sorted(scores.names) == sorted(kept.rounds[-1].asked)
+    statement = rb.score_bound(scores, "score_quantile:0.5", delta=0.05).statement
+    assert "auc that an unseen client would measure" in statement
+    for refused in (kept.risks, lambda: kept.certify(delta=0.05), lambda: kept.changes_since(kept)):
+        with pytest.raises(ValueError, match=r"'auc' is a score and no mean of losses: .* take scores\(\)"):
+            refused()
+    with pytest.raises(ValueError, match="was not kept as a score"):
+        kept_by().scores()
+
+
+def test_a_score_outside_of_its_range_and_one_without_a_direction_are_refused():
+    minutes = app(lambda k, r: {"minutes": 30.0 + k})
+    kept = kept_by(minutes, score="minutes", higher_is_better=False, score_range=(0.0, 60.0))
+    assert kept.scores().values.max() == 41.0
+    with pytest.warns(UserWarning, match=r"score 'minutes' must lie in \[0, 1\], got [34].*score_range=\(low, high\)"):
+        kept_by(minutes, score="minutes", higher_is_better=False)
+    for wrong in ({"score": "auc"}, {"accuracy": "eval_acc", "higher_is_better": True}):
+        with pytest.raises(ValueError, match="a score, and no other metric, needs higher_is_better"):
+            KeepRisks(**wrong)

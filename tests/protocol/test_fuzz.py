@@ -14,7 +14,7 @@ from client.app import app
 from client.budget import QueryBudget
 from protocol import wire
 from protocol.models import build_model, model_arrays
-from protocol.questions import Candidate, CandidatesQuery, LossQuery
+from protocol.questions import Candidate, CandidatesQuery, ComparisonQuery, LossQuery
 from protocol.weight_sets import joined
 from riskband.flower.testing import InProcessGrid
 from tests.transport import adversarial_query
@@ -29,6 +29,7 @@ QUESTIONS = {
         5,
     ),
     "candidates": (CandidatesQuery("mlp", (3,), 2, CANDIDATES), joined([MODEL, MODEL]), 2),
+    "comparison": (ComparisonQuery("zero_one", "mlp", (3,), 2), joined([MODEL, MODEL]), 3),
 }
 LIMIT = 40
 SECRETS = ("patient-4711", "0.4711", "client.sqlite")
@@ -238,6 +239,11 @@ def wrong_candidates(rng, content):
         content["query"][key] = value
 
 
+def the_old_model_twice(rng, content):
+    """The client's own model stands for the old one, and one is sent."""
+    content["query"]["is-old-local"] = True
+
+
 ANY = (
     wrong_type,
     drop_a_key,
@@ -259,6 +265,7 @@ HARMFUL = {
     "loss": ANY,
     "adversarial_loss": (*ANY, too_much, a_wrong_grid, an_impossible_adversary),
     "candidates": (*ANY, wrong_candidates),
+    "comparison": (*ANY, the_old_model_twice),
 }
 
 
@@ -293,7 +300,10 @@ def test_a_private_client_gives_no_more_than_its_budget_to_whoever_asks_for_more
             assert not any(secret in reply.error.reason for secret in SECRETS)
         else:
             answered += float(text.removeprefix("laplace:"))
-    assert 0.0 < answered <= 3.0
+    if kind == "comparison":  # which knows no noise
+        assert answered == 0.0
+    else:
+        assert 0.0 < answered <= 3.0
 
 
 def send(grid, content, kind):
@@ -308,13 +318,14 @@ def send(grid, content, kind):
         (0, "loss", 200),
         (1, "adversarial_loss", 280),
         (2, "candidates", 200),
+        (3, "comparison", 200),
         pytest.param(0, "loss", 1200, marks=pytest.mark.slow),
         pytest.param(1, "adversarial_loss", 1700, marks=pytest.mark.slow),
         pytest.param(2, "candidates", 1100, marks=pytest.mark.slow),
     ],
 )
 def test_hostile_questions_are_refused_and_cost_nothing(tmp_path, number, kind, num_messages):
-    """680 messages, 4,000 in the slow suite; between them honest ones, answered until the budget is spent."""
+    """880 messages, 4,000 more in the slow suite; between them honest ones, answered until the budget is spent."""
     rng = np.random.default_rng(np.random.SeedSequence(12, spawn_key=(number,)))
     query, arrays, size = QUESTIONS[kind]
     own = own_config(tmp_path, kind)
@@ -345,7 +356,7 @@ def test_hostile_questions_are_refused_and_cost_nothing(tmp_path, number, kind, 
     assert all(counts[mutation.__name__] > often for mutation in HARMFUL[kind])
 
 
-@pytest.mark.parametrize("kind", ["everything", "hello", "loss", "adversarial_loss", "candidates"])
+@pytest.mark.parametrize("kind", ["everything", "hello", "loss", "adversarial_loss", "candidates", "comparison"])
 def test_a_question_of_another_kind_is_refused(tmp_path, kind):
     own = own_config(tmp_path, kind)
     grid = InProcessGrid(app, num_clients=1, run_config={"dataset": "none"}, node_configs={0: own})

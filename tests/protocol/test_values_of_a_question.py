@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from client.budget import Request, request_of
-from protocol.questions import Candidate, CandidatesQuery, LossQuery
+from protocol.questions import Candidate, CandidatesQuery, ComparisonQuery, LossQuery
 from riskband.adversaries.registry import adversarial_curves
 from tests.transport import adversarial_query, changed
 
@@ -68,5 +68,8 @@ def test_losses_and_noise() -> None:
     assert request_of(plain).size == request_of(dataclasses.replace(plain, privacy="laplace:0.5")).size == 1
     candidates = tuple(Candidate(name, 0, "zero_one") for name in "abc")
     assert request_of(CandidatesQuery("mlp", (3,), 3, candidates)).size == 3
+    for is_old_local in (False, True):
+        assert request_of(ComparisonQuery("zero_one", "mlp", (3,), 3, is_old_local)) == Request(losses=2, counts=1)
+        assert request_of(ComparisonQuery("brier", "mlp", (3,), 3, is_old_local)) == Request(losses=2)
     noisy = dataclasses.replace(QUERY, radii=(0.0,), privacy="laplace:0.5")
     assert request_of(noisy).size == noisy.num_values == 1 + NUM_MULTIPLIERS

@@ -23,7 +23,7 @@ from tests.server.running import run_app
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is found")
-STUDIES = ("f_divergence", "secure_histogram", "dispersion", "selection", "wasserstein")
+STUDIES = ("f_divergence", "secure_histogram", "dispersion", "selection", "comparison", "wasserstein")
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +250,14 @@ def test_federations_of_every_size(browser, tmp_path, num_clients, public):
 def test_the_page_of_every_study(browser, tmp_path, study):
     defaults = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     run_app(
-        tmp_path, defaults, strategy=study, num_radii=6, num_multipliers=6, cost_budgets="0,0.5,1", candidate_epochs="1"
+        tmp_path,
+        defaults,
+        strategy=study,
+        num_radii=6,
+        num_multipliers=6,
+        cost_budgets="0,0.5,1",
+        candidate_epochs="1",
+        old_model="local",
     )
     with opened(browser, tmp_path / "report.html") as page:
         assert page.get_by_role("heading", level=2).all_inner_texts() == list(SECTIONS)

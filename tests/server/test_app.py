@@ -280,6 +280,7 @@ def test_from_clients_that_trained_every_strategy_makes_estimates(
 ) -> None:
     settings: dict[str, Any] = {"strategy": strategy, "candidate_epochs": "", "cost_budgets": "0,1"}
     settings |= {"num_radii": 3, "num_multipliers": 2, "histogram_bins": 10, "secure_neighbours": 10, "num_unseen": 0}
+    settings |= {"old_model": "local"}
     report = run_app(tmp_path, defaults, answered_by="trainers", figure_format="svg", **settings)
     assert {entry["validity"] for entry in report["certificates"].values()} == {"estimate"}
     assert all(TRAINERS_ANSWERED in entry["assumptions"] for entry in report["certificates"].values())

@@ -33,10 +33,8 @@ from strategies.asking.replies import QuorumError, RoundOutcome
 from tests.server.running import run_app
 
 FORK = multiprocessing.get_context("fork")
-STEMS = ("band", "transport", "dispersion", "selection")
-FIGURES = sorted(
-    {f"{stem}.{suffix}" for stem in ("band", "transport", "dispersion", "selection") for suffix in FIGURE_SUFFIXES}
-)
+STEMS = ("band", "transport", "dispersion", "selection", "comparison")
+FIGURES = sorted(f"{stem}.{suffix}" for stem in STEMS for suffix in FIGURE_SUFFIXES)
 RESULTS = [
     "report.json",
     "failed.json",

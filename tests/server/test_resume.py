@@ -35,8 +35,8 @@ class Counting:
     def __init__(self) -> None:
         self.asked: Counter[tuple[int, str]] = Counter()
 
-    def behaviours(self) -> dict[int, Behaviour]:
-        return {partition: self._noting(partition) for partition in range(12)}
+    def behaviours(self, num_clients: int = 12) -> dict[int, Behaviour]:
+        return {partition: self._noting(partition) for partition in range(num_clients)}
 
     def _noting(self, partition: int) -> Behaviour:
         def behave(message: Message, answer: Callable[[Message], Message]) -> list[Delivery]:

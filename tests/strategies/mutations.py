@@ -137,8 +137,13 @@ def a_contradiction(rng, content, name):
 
 def an_impossible_count(rng, content, name):
     answer = content["answer"]
-    key = "clean-risk" if "clean-risk" in answer else "risk"
+    key = next(key for key in ("clean-risk", "new-risk", "risk") if key in answer)
     answer[key] = pick(rng, [0.05, 1 / 3, 0.123456, np.nextafter(0.5, 1) + 1e-5])
+
+
+def more_worse_than_there_can_be(rng, content, name):
+    """Of 10 examples 4 are wrong before and 3 now: at most 3 can have got worse."""
+    content["answer"]["num-worse"] = int(rng.integers(4, 11))
 
 
 def a_huge_extra_record(rng, content, name):
@@ -174,6 +179,7 @@ HARMFUL = {
         an_impossible_count,
     ),
     "candidates": (*OF_AN_ANSWER, an_impossible_budget, another_length),
+    "comparison": (*OF_AN_ANSWER, an_impossible_budget, an_impossible_count, more_worse_than_there_can_be),
 }
 
 

@@ -19,6 +19,8 @@ from protocol.questions import (
     Candidate,
     CandidatesAnswer,
     CandidatesQuery,
+    ComparisonAnswer,
+    ComparisonQuery,
     HelloAnswer,
     LossAnswer,
     LossQuery,
@@ -43,6 +45,7 @@ QUERIES = {
         "zero_one", "tiny", (3,), 2, order=1, radii=(0.0, 0.1, 0.2, 0.5), multipliers=(0.25, 0.5, 2.0)
     ),
     "candidates": CandidatesQuery("tiny", (3,), 2, CANDIDATES),
+    "comparison": ComparisonQuery("zero_one", "tiny", (3,), 2),
 }
 
 app = ClientApp()
@@ -62,6 +65,8 @@ def honest_answer(kind, partition):
         return LossAnswer(risk=partition / 10, loss="zero_one", **identity)
     if kind == "candidates":
         return CandidatesAnswer(risks=(partition / 10, 0.123), loss="zero_one,brier", budget_left=5, **identity)
+    if kind == "comparison":
+        return ComparisonAnswer(old_risk=0.4, new_risk=0.3, num_worse=2, loss="zero_one", budget_left=5, **identity)
     query = QUERIES[kind]
     curve = knapsack_curve(0.1 * (partition + 1) * np.arange(10))  # one example in ten is wrong from the start
     values, conjugates = tuple(curve(query.radii).tolist()), tuple(curve.conjugate(query.multipliers).tolist())

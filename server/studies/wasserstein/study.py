@@ -50,6 +50,7 @@ class WassersteinStudy(Study):
     settings = Settings
     # The published bound knows neither missing nor wrong answers.
     rules: ClassVar[Mapping[str, Rule]] = {
+        "require": Study.rules["require"],
         "missing": lambda missing, known: missing == "ignore" or not known.get("cost_bound"),
         "contamination": lambda number, known: number == 0 or not known.get("cost_bound"),
         "privacy": fits_noise,

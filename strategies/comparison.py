@@ -1,0 +1,50 @@
+"""One round in which every client tries a new model beside an old one -> how much worse it is, and for whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import riskband as rb
+from protocol.questions import ComparisonAnswer
+from riskband.models.losses import get_loss
+from strategies.asking.query import RoundOutcome
+from strategies.certifying import CertifyingStrategy, Conclusion, by_file
+
+# Where nothing is required. Asked for, they share the run's delta, however few clients there are.
+_USUAL = ("change", "harmed:0.05")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ComparisonConclusion(Conclusion):
+    """What `riskband.compare` certifies of the changes; `risks` are those of the new model."""
+
+    changes: rb.ClientChanges  # in the order of `outcome.answers`
+
+
+@dataclass(eq=False, kw_only=True)
+class Comparison(CertifyingStrategy):
+    """Ask every client once for the losses of a new and an old model, and on how many examples the new one is worse.
+
+    `start` takes the weights of both as `protocol.weight_sets.joined` returns them, the new ones first; the new ones
+    alone if the old model is the client's own.
+
+    Raises ValueError if a setting of `QueryStrategy` is out of its range.
+    """
+
+    def conclude(self, outcome: RoundOutcome[ComparisonAnswer]) -> ComparisonConclusion:
+        """Return the certificates that the valid answers give; see `QueryStrategy.conclude`."""
+        said = ("old_risk", "new_risk", "num_examples", "num_worse")
+        old, new, sizes, worse = ([getattr(answer, name) for answer in outcome.answers] for name in said)
+        is_binary, who = get_loss(self.query.loss).binary, {"num_missing": len(outcome.failures), **self.who_answered}
+        changes = rb.ClientChanges(old, new, sizes, is_binary, num_worse=worse if is_binary else None, **who)
+        numbers = () if self.requirements else _USUAL
+        found = rb.compare(changes, delta=self.delta, numbers=numbers, require=self.requirements).certificates
+        required = {name: found[name] for name in self.numbers_required if name in found}
+        others = {name.replace(":", "_"): each for name, each in found.items() if name not in required}
+        return ComparisonConclusion(
+            outcome=outcome,
+            risks=self.client_risks(outcome, new, loss=self.query.loss),
+            certificates=others | by_file(required),
+            required=required,
+            changes=changes,
+        )
