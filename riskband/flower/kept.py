@@ -106,8 +106,8 @@ class KeepRisks:
     name, group : str, optional
         Keys of a client's name and group, in its metrics, or, as only numbers fit there, in a ConfigRecord beside them.
     aggregate : callable, optional
-        What makes the average instead of this. By default Flower's `aggregate_metricrecords`, and of
-        `flwr.server.strategy` nothing.
+        What makes the average instead of this: another `KeepRisks`, say, which keeps another metric. By default
+        Flower's `aggregate_metricrecords`, and of `flwr.server.strategy` nothing.
 
     Raises
     ------
@@ -180,6 +180,7 @@ class KeepRisks:
             If the strategy hands its metrics to something else.
         """
         takers = [getattr(strategy, name, None) for name in _TAKERS]
+        takers += [taker._aggregate for taker in takers if isinstance(taker, KeepRisks)]  # which hands them on
         if any(takers) and not any(taker is self for taker in takers):
             raise ValueError(
                 "watch needs a strategy whose evaluate_metrics_aggr_fn is this KeepRisks, got another; "

@@ -5,6 +5,8 @@ from flwr.clientapp import ClientApp
 
 from quickstart_certified.task import Net, load_data, test, train
 
+LOCAL_EPOCHS_ALONE = 20  # of a model that nobody else trains
+
 app = ClientApp()
 
 
@@ -22,9 +24,11 @@ def train_locally(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate_locally(message: Message, context: Context) -> Message:
-    """Evaluate the model on examples that no client trains on."""
-    _, examples = load_data(int(context.node_config["partition-id"]))
-    net = Net()
+    """Evaluate the model, and one that this client trained alone, on examples that no client trains on."""
+    own, examples = load_data(int(context.node_config["partition-id"]))
+    net, alone = Net(), Net()
     net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    train(alone, own, epochs=LOCAL_EPOCHS_ALONE, learning_rate=float(context.run_config["learning-rate"]))
     metrics = MetricRecord({"eval_acc": test(net, examples), "num-examples": len(examples[1])})
+    metrics["local_acc"] = test(alone, examples)
     return Message(RecordDict({"metrics": metrics}), reply_to=message)

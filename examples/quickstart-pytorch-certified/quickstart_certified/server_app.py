@@ -7,6 +7,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
+import riskband as rb
 from quickstart_certified.task import Net
 from riskband.flower import KeepRisks
 
@@ -44,7 +45,8 @@ def main(grid: Grid, context: Context) -> None:
     """Train, and certify what the last round measured."""
     config = context.run_config
     num_rounds = int(config["num-server-rounds"])
-    kept = KeepRisks(accuracy="eval_acc")
+    local = KeepRisks(accuracy="local_acc")
+    kept = KeepRisks(accuracy="eval_acc", aggregate=local)  # both are told of every evaluation
     strategy = HoldOut(
         num_clients=int(config["num-clients"]),
         num_held_out=int(config["num-held-out"]),
@@ -52,7 +54,11 @@ def main(grid: Grid, context: Context) -> None:
         evaluate_metrics_aggr_fn=kept,
     )
     kept.watch(strategy)
+    local.watch(strategy)
     strategy.start(grid=grid, initial_arrays=ArrayRecord(Net().state_dict()), num_rounds=num_rounds)
     certificate = kept.certify(delta=float(config["delta"]), answered_by="fresh")
     print(certificate.statement)
     certificate.save(Path(str(config["certificate"])))
+    # Is the federated model worse than the one that each client trains alone?
+    changes = kept.changes_since(local, answered_by="fresh")
+    print(rb.compare(changes, delta=float(config["delta"]), require=["change<=0.15"]).gate)
