@@ -29,14 +29,7 @@ from protocol import wire
 from protocol.examples import Held
 from protocol.hashes import code_hash, model_hash
 from protocol.questions import Answer, CandidatesQuery, ComparisonQuery, HelloAnswer, HelloQuery, LossQuery, Query
-from protocol.secure.questions import (
-    ConsistencyQuery,
-    KeysQuery,
-    MaskedAnswer,
-    MaskedQuery,
-    SharesQuery,
-    UnmaskQuery,
-)
+from protocol.secure import questions as secure
 from protocol.weight_sets import separated
 from riskband.checks import RefusedError
 from riskband.models.losses import get_loss
@@ -86,7 +79,7 @@ def answer_hello(query: HelloQuery, message: Message, context: Context) -> Hello
     return HelloAnswer(name, code_hash(), budget_left, on_record)
 
 
-def answer_secure_histogram(query: MaskedQuery, message: Message, context: Context) -> MaskedAnswer:
+def answer_secure_histogram(query: secure.MaskedQuery, message: Message, context: Context) -> secure.MaskedAnswer:
     """Answer a `HistogramQuery` under masks, for one value of the query budget.
 
     Raises ValueError as `answer_question`, or as `client.secure.part.holding`, or, when the question has been counted,
@@ -98,11 +91,11 @@ def answer_secure_histogram(query: MaskedQuery, message: Message, context: Conte
 HANDLERS: Mapping[type, Callable[[Any, Message, Context], object]] = {
     HelloQuery: answer_hello,
     **dict.fromkeys(get_args(Query), answer_question),
-    KeysQuery: rounds.keys_answer,
-    SharesQuery: rounds.shares_answer,
-    MaskedQuery: answer_secure_histogram,
-    ConsistencyQuery: rounds.consistency_answer,
-    UnmaskQuery: rounds.unmask_answer,
+    secure.KeysQuery: rounds.keys_answer,
+    secure.SharesQuery: rounds.shares_answer,
+    secure.MaskedQuery: answer_secure_histogram,
+    secure.ConsistencyQuery: rounds.consistency_answer,
+    secure.UnmaskQuery: rounds.unmask_answer,
 }
 """What answers each question of `protocol.wire.MESSAGES`, from the question, its message and the context."""
 
