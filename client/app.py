@@ -148,11 +148,10 @@ def _numbers(query: Query, arrays: Mapping[str, np.ndarray], context: Context) -
     sets = separated(arrays, num_sets=several.num_weights) if several else [arrays]
     from client.numbers import answer_numbers, queried_model  # here: it loads torch, and Flower loads the app twice
 
-    local = _own_weights(query, context) if isinstance(query, ComparisonQuery) and query.is_old_local else None
-    judged_by = [*sets, *([] if local is None else [local])]
-    models = [queried_model(query, weights, device=_device(context)) for weights in judged_by]
-    numbers, hash_of_local = partial(answer_numbers, query, models), "" if local is None else model_hash(local)
-    return answered(query, arrays, examples, context, numbers, hash_of_local)
+    local = [_own_weights(query, context)] if isinstance(query, ComparisonQuery) and query.is_old_local else []
+    models = [queried_model(query, weights, device=_device(context)) for weights in [*sets, *local]]
+    numbers = partial(answer_numbers, query, models)
+    return answered(query, arrays, examples, context, numbers, "".join(map(model_hash, local)))
 
 
 def _own_weights(query: Query, context: Context) -> Mapping[str, np.ndarray]:

@@ -154,7 +154,7 @@ def _draw_measures(axes: Axes, band: Band, measures: Sequence[Certificate], unse
         axes.plot([], [], color=_PUBLISHED, lw=3.0, label="the same by the published plug-in formula")
     axes.plot([], [], label=bands.measured_label(band), **bands.MEASURED_POINT)
     if unseen is not None:
-        axes.plot([], [], label=bands.unseen_label(unseen.risks.size), **bands.UNSEEN_POINT)
+        axes.plot([], [], label=bands.truth_label(unseen.risks.size), **bands.UNSEEN_POINT)
     axes.set(xlim=(0.0, right), ylim=(len(measures) - 0.4, -0.6), yticks=[], title="How unequal the risks are")
     axes.set_xlabel("value (no unit; ranges: in units of the loss)")
 
@@ -180,7 +180,7 @@ def _known_distributions(band: Band, unseen: RiskDistribution | None) -> list[tu
     drawn = {"color": bands.ANSWERS, "lw": 1.4, "ls": ":", "label": bands.measured_label(band)}
     distributions = [(RiskDistribution.of_values(band.risks.shown_values), drawn)]
     if unseen is not None:
-        label = bands.unseen_label(unseen.risks.size)
+        label = bands.truth_label(unseen.risks.size)
         distributions.append((unseen, {"color": bands.UNSEEN, "lw": 2.0, "label": label}))
     return distributions
 
