@@ -290,8 +290,7 @@ def _mapped(x: Array, matrices: Sequence[Array], steps: Array | None = None) -> 
     found = np.empty_like(x)
     for number, (image, matrix, step) in enumerate(zip(x, matrices, steps, strict=True)):
         offset = centre - matrix @ centre + step
-        for channel in range(len(image)):
-            found[number, channel] = scipy.ndimage.affine_transform(image[channel], matrix, offset, order=1)
+        found[number] = [scipy.ndimage.affine_transform(channel, matrix, offset, order=1) for channel in image]
     return found
 
 

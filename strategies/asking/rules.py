@@ -183,10 +183,8 @@ def _broken_change_rules(answer: questions.ComparisonAnswer, *, counts_errors: b
     elif answer.num_worse is not None:
         old, new = (round(risk * answer.num_examples) for risk in (answer.old_risk, answer.new_risk))
         if not max(0, new - old) <= answer.num_worse <= min(new, answer.num_examples - old):
-            detail = (
-                f"of {answer.num_examples} examples, {old} wrong before and {new} now, {answer.num_worse} got worse"
-            )
-            yield FailureReason.IMPOSSIBLE_COUNT, f"{detail}: no examples are so"
+            counts = f"{old} wrong before and {new} now, {answer.num_worse} got worse: no examples are so"
+            yield FailureReason.IMPOSSIBLE_COUNT, f"of {answer.num_examples} examples, {counts}"
 
 
 def _is_whole(risk: float, num_examples: int, *, is_noisy: bool) -> bool:
