@@ -140,17 +140,11 @@ def _question(options: argparse.Namespace, x: np.ndarray, y: np.ndarray) -> tupl
         raise ValueError(f"--checkpoint must be given once for --query {options.query}, got {len(sets)}; choose one")
     if options.query == _LOSS:
         return LossQuery(options.loss, options.model, x_shape, num_classes, options.privacy), sets[0]
+    as_given = ("loss", "order", "norm", "space", "adversary", "head", "seed", "free_distance")
     problem = TransportProblem(
-        options.loss,
-        order=options.order,
-        norm=options.norm,
-        space=options.space,
-        adversary=options.adversary,
-        head=options.head,
+        **{name: getattr(options, name) for name in as_given},
         box=checked_box(_numbers(options.box)) if options.box else None,
         distances=_numbers(options.distances),
-        seed=options.seed,
-        free_distance=options.free_distance,
     )
     radii, multipliers = _numbers(options.radii), _numbers(options.multipliers)
     query = AdversarialQuery(options.model, x_shape, num_classes, problem, radii, multipliers, options.privacy)

@@ -51,9 +51,7 @@ class AnswerRecord:
         Raises sqlite3.Error, ValueError if the file is no record, or its folder does not exist. What it holds then is
         not sent.
         """
-        if self.path is None:
-            return None
-        if is_unopened(self.path, FILE_KEY):
+        if self.path is None or is_unopened(self.path, FILE_KEY):
             return None
         with opened(self.path) as book:
             return self._read(book, question)

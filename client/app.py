@@ -29,14 +29,7 @@ from protocol import wire
 from protocol.examples import Held
 from protocol.hashes import code_hash, model_hash
 from protocol.questions import Answer, CandidatesQuery, ComparisonQuery, HelloAnswer, HelloQuery, LossQuery, Query
-from protocol.secure.questions import (
-    ConsistencyQuery,
-    KeysQuery,
-    MaskedAnswer,
-    MaskedQuery,
-    SharesQuery,
-    UnmaskQuery,
-)
+from protocol.secure import questions as secure
 from protocol.weight_sets import separated
 from riskband.checks import RefusedError
 from riskband.models.losses import get_loss
@@ -86,7 +79,7 @@ def answer_hello(query: HelloQuery, message: Message, context: Context) -> Hello
     return HelloAnswer(name, code_hash(), budget_left, on_record)
 
 
-def answer_secure_histogram(query: MaskedQuery, message: Message, context: Context) -> MaskedAnswer:
+def answer_secure_histogram(query: secure.MaskedQuery, message: Message, context: Context) -> secure.MaskedAnswer:
     """Answer a `HistogramQuery` under masks, for one value of the query budget.
 
     Raises ValueError as `answer_question`, or as `client.secure.part.holding`, or, when the question has been counted,
@@ -98,11 +91,11 @@ def answer_secure_histogram(query: MaskedQuery, message: Message, context: Conte
 HANDLERS: Mapping[type, Callable[[Any, Message, Context], object]] = {
     HelloQuery: answer_hello,
     **dict.fromkeys(get_args(Query), answer_question),
-    KeysQuery: rounds.keys_answer,
-    SharesQuery: rounds.shares_answer,
-    MaskedQuery: answer_secure_histogram,
-    ConsistencyQuery: rounds.consistency_answer,
-    UnmaskQuery: rounds.unmask_answer,
+    secure.KeysQuery: rounds.keys_answer,
+    secure.SharesQuery: rounds.shares_answer,
+    secure.MaskedQuery: answer_secure_histogram,
+    secure.ConsistencyQuery: rounds.consistency_answer,
+    secure.UnmaskQuery: rounds.unmask_answer,
 }
 """What answers each question of `protocol.wire.MESSAGES`, from the question, its message and the context."""
 
@@ -155,11 +148,10 @@ def _numbers(query: Query, arrays: Mapping[str, np.ndarray], context: Context) -
     sets = separated(arrays, num_sets=several.num_weights) if several else [arrays]
     from client.numbers import answer_numbers, queried_model  # here: it loads torch, and Flower loads the app twice
 
-    local = _own_weights(query, context) if isinstance(query, ComparisonQuery) and query.is_old_local else None
-    judged_by = [*sets, *([] if local is None else [local])]
-    models = [queried_model(query, weights, device=_device(context)) for weights in judged_by]
-    numbers, hash_of_local = partial(answer_numbers, query, models), "" if local is None else model_hash(local)
-    return answered(query, arrays, examples, context, numbers, hash_of_local)
+    local = [_own_weights(query, context)] if isinstance(query, ComparisonQuery) and query.is_old_local else []
+    models = [queried_model(query, weights, device=_device(context)) for weights in [*sets, *local]]
+    numbers = partial(answer_numbers, query, models)
+    return answered(query, arrays, examples, context, numbers, "".join(map(model_hash, local)))
 
 
 def _own_weights(query: Query, context: Context) -> Mapping[str, np.ndarray]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +50,7 @@ class Request:
     @property
     def by_kind(self) -> dict[str, int]:
         """The counts, by what the book calls the kinds."""
-        return {
-            "loss": self.losses,
-            "radius": self.radii,
-            "multiplier": self.multipliers,
-            "unit": self.units,
-            "count": self.counts,
-        }
+        return dict(zip(("loss", "radius", "multiplier", "unit", "count"), astuple(self), strict=True))
 
 
 @dataclass(frozen=True)

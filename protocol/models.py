@@ -206,9 +206,17 @@ def _without_normalisation(
     return arrays
 
 
-def _cnn(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+def _of_images(
+    factory: Callable[..., nn.Module], name: str, *, x_shape: tuple[int, ...], num_classes: int
+) -> nn.Module:
     if len(x_shape) != 3:
-        raise ValueError(f"the model 'cnn' needs inputs of shape (channels, height, width), got {x_shape}; use 'mlp'")
+        raise ValueError(
+            f"the model {name!r} needs inputs of shape (channels, height, width), got {x_shape}; use 'mlp'"
+        )
+    return factory(x_shape=x_shape, num_classes=num_classes)
+
+
+def _cnn(*, x_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     is_small = all(math.ceil(size / 2) == 4 for size in x_shape[1:])  # then the pool does nothing, and slowly
     return nn.Sequential(
         nn.Conv2d(x_shape[0], 16, kernel_size=3, padding=1),
@@ -307,7 +315,7 @@ def _kinds(value: torch.Tensor) -> str:
 _WRAPPERS = ("state_dict", "last", "model_state_dict", "model", "net")
 _NORMALISATIONS = {"mu": "mean", "mean": "mean", "sigma": "std", "std": "std"}
 _SMALL: dict[str, Callable[..., nn.Module]] = {
-    "cnn": _cnn,
+    "cnn": partial(_of_images, _cnn, "cnn"),
     "mlp": _mlp,
     "lipschitz-cnn": _lipschitz_cnn,
     "lipschitz-mlp": _lipschitz_mlp,
@@ -334,16 +342,6 @@ def _own_factory(name: str) -> Callable[..., nn.Module] | None:
         factory: Callable[..., nn.Module] = getattr(architectures, _ARCHITECTURES[name])
         return partial(_of_images, factory, name)
     return architectures.of_robustbench(name.removeprefix(ROBUSTBENCH))
-
-
-def _of_images(
-    factory: Callable[..., nn.Module], name: str, *, x_shape: tuple[int, ...], num_classes: int
-) -> nn.Module:
-    if len(x_shape) != 3:
-        raise ValueError(
-            f"the model {name!r} needs inputs of shape (channels, height, width), got {x_shape}; use 'mlp'"
-        )
-    return factory(x_shape=x_shape, num_classes=num_classes)
 
 
 def _imported_factory(name: str) -> Callable[..., nn.Module]:

@@ -77,6 +77,18 @@ class LossAnswer:
     group: Name | None = None  # the group that the client's owner put it into; None: in none
 
 
+@dataclass(frozen=True, kw_only=True)
+class ModelAnswer:
+    """What every further answer about a model says, beside numbers of the client's examples; see `LossAnswer`."""
+
+    client_id: Name
+    loss: str
+    code_hash: str
+    model_hash: str
+    budget_left: NumLeft | None = None  # values that the client will still answer; None: no limit
+    group: Name | None = None
+
+
 @dataclass(frozen=True)
 class AdversarialQuery(MayBePrivate):
     """The question "how large does the mean loss get when your examples move, at these budgets?"; see `LossQuery`.
@@ -119,15 +131,8 @@ class AdversarialQuery(MayBePrivate):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdversarialAnswer(CurveNumbers):
+class AdversarialAnswer(CurveNumbers, ModelAnswer):
     """One client's answer to an `AdversarialQuery`, as `LossAnswer`; what it claims, not yet checked."""
-
-    client_id: Name
-    loss: str
-    code_hash: str
-    model_hash: str
-    budget_left: NumLeft | None = None  # values that the client will still answer; None: no limit
-    group: Name | None = None
 
 
 @dataclass(frozen=True)
@@ -183,19 +188,16 @@ class CandidatesQuery(MayBePrivate):
         return len({candidate.weights for candidate in self.candidates})
 
 
-@dataclass(frozen=True)
-class CandidatesAnswer:
-    """One client's answer to a `CandidatesQuery`, as `LossAnswer`; what it claims, not yet checked."""
+@dataclass(frozen=True, kw_only=True)
+class CandidatesAnswer(ModelAnswer):
+    """One client's answer to a `CandidatesQuery`, as `LossAnswer`; what it claims, not yet checked.
 
-    client_id: Name
+    `loss` is that of the query, and `model_hash` that of all the sets of weights together, as they travelled.
+    """
+
     # One per candidate: mean losses on the client's examples; honest ones lie in [0, 1], unless they have noise.
     risks: tuple[float, ...]
     num_examples: int
-    loss: str  # the losses that were computed, as `CandidatesQuery.loss`
-    code_hash: str
-    model_hash: str  # of all the sets of weights together, as they travelled
-    budget_left: NumLeft | None = None  # values that the client will still answer; None: no limit
-    group: Name | None = None
 
 
 @dataclass(frozen=True)
@@ -230,22 +232,19 @@ class ComparisonQuery(MayBePrivate):
         return 1 if self.is_old_local else 2
 
 
-@dataclass(frozen=True)
-class ComparisonAnswer:
-    """One client's answer to a `ComparisonQuery`, as `LossAnswer`; what it claims, not yet checked."""
+@dataclass(frozen=True, kw_only=True)
+class ComparisonAnswer(ModelAnswer):
+    """One client's answer to a `ComparisonQuery`, as `LossAnswer`; what it claims, not yet checked.
 
-    client_id: Name
+    `model_hash` is that of all the weights in the message together.
+    """
+
     old_risk: float  # mean losses on the client's examples; honest ones lie in [0, 1]
     new_risk: float
     # How many examples only the new model gets wrong, which with the risks says how many only the old one does. None:
     # the loss is not 0 or 1.
     num_worse: int | None
     num_examples: int
-    loss: str
-    code_hash: str
-    model_hash: str  # of all the weights in the message together
-    budget_left: NumLeft | None = None  # values that the client will still answer; None: no limit
-    group: Name | None = None
 
 
 @dataclass(frozen=True)

@@ -14,44 +14,21 @@ from typing import Any, TypeVar
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from protocol import questions
 from protocol.codec import decode, encode, read, read_record, to_array_record, to_arrays
-from protocol.questions import (
-    AdversarialAnswer,
-    AdversarialQuery,
-    CandidatesAnswer,
-    CandidatesQuery,
-    ComparisonAnswer,
-    ComparisonQuery,
-    HelloAnswer,
-    HelloQuery,
-    LossAnswer,
-    LossQuery,
-    is_name,
-)
-from protocol.secure.questions import (
-    ConsistencyAnswer,
-    ConsistencyQuery,
-    KeysAnswer,
-    KeysQuery,
-    MaskedAnswer,
-    MaskedQuery,
-    SharesAnswer,
-    SharesQuery,
-    UnmaskAnswer,
-    UnmaskQuery,
-)
+from protocol.secure import questions as secure
 
 MESSAGES: Mapping[type, tuple[str, type]] = {
-    LossQuery: ("loss", LossAnswer),
-    AdversarialQuery: ("adversarial_loss", AdversarialAnswer),
-    CandidatesQuery: ("candidates", CandidatesAnswer),
-    ComparisonQuery: ("comparison", ComparisonAnswer),
-    HelloQuery: ("hello", HelloAnswer),
-    KeysQuery: ("secure_keys", KeysAnswer),
-    SharesQuery: ("secure_shares", SharesAnswer),
-    MaskedQuery: ("secure_histogram", MaskedAnswer),
-    ConsistencyQuery: ("secure_consistency", ConsistencyAnswer),
-    UnmaskQuery: ("secure_unmask", UnmaskAnswer),
+    questions.LossQuery: ("loss", questions.LossAnswer),
+    questions.AdversarialQuery: ("adversarial_loss", questions.AdversarialAnswer),
+    questions.CandidatesQuery: ("candidates", questions.CandidatesAnswer),
+    questions.ComparisonQuery: ("comparison", questions.ComparisonAnswer),
+    questions.HelloQuery: ("hello", questions.HelloAnswer),
+    secure.KeysQuery: ("secure_keys", secure.KeysAnswer),
+    secure.SharesQuery: ("secure_shares", secure.SharesAnswer),
+    secure.MaskedQuery: ("secure_histogram", secure.MaskedAnswer),
+    secure.ConsistencyQuery: ("secure_consistency", secure.ConsistencyAnswer),
+    secure.UnmaskQuery: ("secure_unmask", secure.UnmaskAnswer),
 }
 """By question: the action of Flower's message, and what answers it. Those of a secure histogram in order of rounds."""
 
@@ -127,7 +104,7 @@ def claimed_name(content: RecordDict) -> str | None:
     """Return the name that a reply gives, however wrong the rest of it is; None if there is none that is valid."""
     answer = content.get(ANSWER_RECORD)
     name = answer.get("client-id") if isinstance(answer, ConfigRecord) else None
-    return name if isinstance(name, str) and is_name(name) else None
+    return name if isinstance(name, str) and questions.is_name(name) else None
 
 
 def encode_refusal(refusal: Refusal) -> str:
@@ -147,7 +124,7 @@ def decode_refusal(reason: str) -> Refusal | None:
     name, code, text = (fields.get(key) for key in ("client-id", "code-hash", "refusal"))
     if not (isinstance(text, str) and isinstance(code, str)):
         return None
-    return Refusal(name if isinstance(name, str) and is_name(name) else None, code, text)
+    return Refusal(name if isinstance(name, str) and questions.is_name(name) else None, code, text)
 
 
 def decode_training(content: RecordDict) -> tuple[dict[str, np.ndarray], int]:

@@ -60,12 +60,8 @@ def chosen_run_config(options: argparse.Namespace) -> dict[str, Any]:
     config |= {key: value for key, _, value in pairs}
     if options.require:
         config["require"] = ",".join(chain.from_iterable(options.require))
-    if options.clients is not None:
-        config["num-clients"] = options.clients
-    if options.seed is not None:
-        config["seed"] = options.seed
-    if options.resume:
-        config["resume"] = True
+    given = {"num-clients": options.clients, "seed": options.seed, "resume": options.resume or None}
+    config |= {key: value for key, value in given.items() if value is not None}
     if options.out is not None:
         if not options.out.strip():
             raise ConfigError(["--out must name a folder, got an empty text; leave it out for the default"])

@@ -32,24 +32,8 @@ from server.run.lock import FolderError, lock_for_launcher
 from server.settings import RunConfig
 from server.studies import study_of
 from server.training import model_of_checkpoint
+from simulations import launcher, options
 from simulations.engine import Engine
-from simulations.launcher import (
-    COMPLETED,
-    Interrupted,
-    LaunchError,
-    PrivateSuperLink,
-    RunStatus,
-    private_superlink,
-    signals_as_exceptions,
-)
-from simulations.options import (
-    APP_FOLDER,
-    EXIT_FAILED,
-    EXIT_USAGE,
-    default_run_config,
-    scenario_config,
-    scenario_names,
-)
 from simulations.ray_cluster import reached_cluster, require_room
 from strategies.asking.replies import QuorumError
 
@@ -77,24 +61,24 @@ def simulate(chosen: Mapping[str, Any], engine: Engine, *, as_json: bool = False
             folder.clear(resume=config.asking.resume, figures=study_of(config).figure_names(config))
         except FolderError as error:
             _say(f"error: {error}")
-            return EXIT_USAGE
+            return options.EXIT_USAGE
         except OSError as error:
             _say(f"error: output-dir must be a folder that can be written, got {error}; choose another with --out")
-            return EXIT_USAGE
+            return options.EXIT_USAGE
         try:
-            with signals_as_exceptions():
+            with launcher.signals_as_exceptions():
                 started = time.monotonic()
                 report = run(config, folder, environment=environment)
                 closing = f"{time.monotonic() - started:.0f} s; results: {folder.path}"
-                return show_outcome(report, closing=closing, as_json=as_json) if report else EXIT_FAILED
-        except Interrupted as interruption:
+                return show_outcome(report, closing=closing, as_json=as_json) if report else options.EXIT_FAILED
+        except launcher.Interrupted as interruption:
             hint = "; --resume keeps the answers that came" if (folder.path / LEDGER_FILE).exists() else ""
             _say(f"{interruption}; everything that was started has ended{hint}")
             return 128 + interruption.signum
-        except (LaunchError, OSError) as error:
+        except (launcher.LaunchError, OSError) as error:
             folder.show_failure(error)
             _say(str(error))
-            return EXIT_FAILED
+            return options.EXIT_FAILED
 
 
 def default_folder(config: RunConfig) -> Path:
@@ -104,8 +88,8 @@ def default_folder(config: RunConfig) -> Path:
     whose name ends with its hash, so that the same command finds it again.
     """
     named = Path.home() / "riskband-results" / config.run.scenario
-    if config.run.scenario in scenario_names():
-        ours = load_config(default_run_config() | scenario_config(config.run.scenario))
+    if config.run.scenario in options.scenario_names():
+        ours = load_config(options.default_run_config() | options.scenario_config(config.run.scenario))
         if part_of_a_run(config.to_run_config()) == part_of_a_run(ours.to_run_config()):
             return named
     digest = hashlib.sha256(json.dumps(part_of_a_run(config.to_run_config()), sort_keys=True).encode()).hexdigest()
@@ -149,7 +133,7 @@ def run_on_ray(
     try:
         with tempfile.TemporaryDirectory() as own:
             path = Path(own, "prepared")
-            with private_superlink(
+            with launcher.private_superlink(
                 environment={**environment, PREPARED_VARIABLE: str(path)},
                 ray_address=engine.ray_address,
                 starts_ray=not engine.ray_address,
@@ -161,10 +145,12 @@ def run_on_ray(
         folder.end_progress()  # a run that was killed had no chance to
 
 
-def _ended_run(superlink: PrivateSuperLink, engine: Engine, config: RunConfig, folder: ResultFolder) -> dict[str, Any]:
+def _ended_run(
+    superlink: launcher.PrivateSuperLink, engine: Engine, config: RunConfig, folder: ResultFolder
+) -> dict[str, Any]:
     """Run the Flower App on a SuperLink, and return its report, empty if the run failed."""
     run = superlink.start_run(
-        APP_FOLDER,
+        options.APP_FOLDER,
         num_supernodes=config.network.num_clients,
         run_config=config.to_run_config() | {"output-dir": str(folder.path)},
         client_cpus=engine.client_cpus,
@@ -177,7 +163,7 @@ def _ended_run(superlink: PrivateSuperLink, engine: Engine, config: RunConfig, f
     show_progress(is_running, folder, num_clients=config.network.num_clients)
     status = superlink.run_status()
     folder = replace(folder, run_id=status.run_id)
-    report = folder.read_json(REPORT_FILE) if status.status == COMPLETED else {}
+    report = folder.read_json(REPORT_FILE) if status.status == launcher.COMPLETED else {}
     if not report:
         _explain_failure(superlink, status, folder)
     return report
@@ -249,11 +235,12 @@ def progress_words(progress: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _explain_failure(superlink: PrivateSuperLink, status: RunStatus, folder: ResultFolder) -> None:
+def _explain_failure(superlink: launcher.PrivateSuperLink, status: launcher.RunStatus, folder: ResultFolder) -> None:
     """Keep the logs, show their ends, and say the reason last, where it is read."""
     _say(f"{superlink.log_tail()}---")
     if not folder.read_json(FAILURE_FILE):  # the ServerApp was ended before it could say why
-        folder.show_failure(LaunchError(superlink.simulation_problem() or status.details or "the run has no report"))
+        why = superlink.simulation_problem() or status.details or "the run has no report"
+        folder.show_failure(launcher.LaunchError(why))
     reason = folder.read_json(FAILURE_FILE).get("reason", status.details)
     try:
         folder.keep_logs(superlink.logs)

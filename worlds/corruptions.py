@@ -253,17 +253,17 @@ def _elastic_transform(x: Array, rngs: Rngs, scale: float, height: float, sigma:
     side, is_grey = x.shape[2], x.shape[1] == 1
     height, sigma, jitter = (side * share for share in (height, sigma, jitter))
     pixels = np.indices(x.shape[2:]).reshape(2, -1)
+    borders: tuple[Border, Border] = ("constant", "constant") if is_grey else ("mirror", "reflect")
     found = np.empty_like(x)
     for number, (image, rng) in enumerate(zip(x, rngs, strict=True)):
         matrix, offset = _jittered(side, rng.uniform(-jitter, jitter, (3, 2)))
         noise = rng.uniform(-1, 1, (2, *x.shape[2:]))
         field = height * scipy.ndimage.gaussian_filter(noise, sigma, axes=(1, 2), mode="reflect", truncate=3)
-        for channel in range(len(image)):
-            border: Border = "constant" if is_grey else "mirror"
-            moved = scipy.ndimage.affine_transform(image[channel], matrix, offset, order=1, mode=border)
-            border = "constant" if is_grey else "reflect"
-            at = pixels + field.reshape(2, -1)
-            found[number, channel] = scipy.ndimage.map_coordinates(moved, at, order=1, mode=border).reshape(x.shape[2:])
+        at = pixels + field.reshape(2, -1)
+        for channel, before in enumerate(image):
+            moved = scipy.ndimage.affine_transform(before, matrix, offset, order=1, mode=borders[0])
+            after = scipy.ndimage.map_coordinates(moved, at, order=1, mode=borders[1])
+            found[number, channel] = after.reshape(x.shape[2:])
     return found
 
 
@@ -290,8 +290,7 @@ def _mapped(x: Array, matrices: Sequence[Array], steps: Array | None = None) -> 
     found = np.empty_like(x)
     for number, (image, matrix, step) in enumerate(zip(x, matrices, steps, strict=True)):
         offset = centre - matrix @ centre + step
-        for channel in range(len(image)):
-            found[number, channel] = scipy.ndimage.affine_transform(image[channel], matrix, offset, order=1)
+        found[number] = [scipy.ndimage.affine_transform(channel, matrix, offset, order=1) for channel in image]
     return found
 
 

@@ -81,17 +81,15 @@ def trained(data: BaseData, recipe: Recipe, *, seed: int) -> nn.Module:
         risk, _ = mean_loss(model, data.x_pool[:1000], data.y_pool[:1000], loss="zero_one")
         print(f"epoch {epoch}: {time.process_time() - started:.0f} s, accuracy {1.0 - risk:.3f}", flush=True)
 
+    settings = {name: value for name, value in vars(recipe).items() if name != "augment"}
     train_epochs(
         model,
         data.x_train,
         data.y_train,
+        **settings,
         seed=seed,
-        num_epochs=recipe.num_epochs,
-        learning_rate=recipe.learning_rate,
-        batch_size=recipe.batch_size,
         is_orthogonal=True,
         is_one_cycle=True,
-        margin=recipe.margin,
         change=lambda _model, images, _labels, rng: recipe.augment(images, rng),
         after_epoch=say,
     )

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,6 +44,7 @@ X_SHAPE = (2 + LONGEST_HISTORY,)
 """An input: both films, then those liked before, latest last, filled up with −1."""
 
 RANK, REGULARISATION, CONFIDENCE = 16, 10.0, 20.0
+_FACTORISATION: dict[str, Any] = {"regularisation": REGULARISATION, "confidence": CONFIDENCE}
 _SPLIT_SEED, _EXAMPLE_STREAM = 0, 7
 
 
@@ -92,12 +94,7 @@ def held_pairs(partition_id: int) -> tuple[NDArray[np.float32], NDArray[np.int64
 
 def exact_risks(clients: Sequence[Person], items: FloatArray, *, num_films: int) -> FloatArray:
     """Return each person's risk over all its pairs, (num_clients,); of equal scores, one order in two is wrong."""
-    users = movielens.fold_in(
-        [person.history[-LONGEST_HISTORY:] for person in clients],
-        items,
-        regularisation=REGULARISATION,
-        confidence=CONFIDENCE,
-    )
+    users = movielens.fold_in([person.history[-LONGEST_HISTORY:] for person in clients], items, **_FACTORISATION)
     risks = []
     for person, user in zip(clients, users, strict=True):
         found, others = items[person.to_find] @ user, items[_not_liked(person, num_films)] @ user
@@ -113,9 +110,7 @@ def prepared(path: str | Path, *, seed: int) -> tuple[Recommender, FloatArray]:
     """
     training, _, left_out, num_films = _parts(str(path))
     likes = [person.liked for person in training]
-    items = movielens.item_vectors(
-        likes, num_items=num_films, rank=RANK, regularisation=REGULARISATION, confidence=CONFIDENCE, seed=seed
-    )
+    items = movielens.item_vectors(likes, num_items=num_films, rank=RANK, seed=seed, **_FACTORISATION)
     model = Recommender()
     model.items[:num_films] = torch.from_numpy(items)
     return model, exact_risks(left_out, items, num_films=num_films)

@@ -412,7 +412,12 @@ class KeepRisks:
         """A round, and what is said of who answered, with names and groups; checked."""
         kept = self._kept_round(round)
         answered_by = check_choice("answered_by", who.get("answered_by", "trainers"), ANSWERED_BY)
-        self._check_fresh(kept, answered_by)
+        both = (kept.asked or frozenset()) & self._trained
+        if answered_by == "fresh" and both:
+            raise ValueError(
+                f"answered_by='fresh' needs clients that had no part in training, got {len(both)} that were sent "
+                "training messages; leave answered_by='trainers', or hold clients out (docs/flower-apps.md)"
+            )
         if problem := self._share_problem(kept, check_contamination(who.get("contamination", 0))):
             raise ValueError(f"round {kept.number} has no risks: {problem}")
         num_missing = _num_missing(kept, who.get("num_missing"))
@@ -451,14 +456,6 @@ class KeepRisks:
         if kept.problem or not kept.values:
             raise ValueError(f"round {kept.number} has no risks: {kept.problem or 'no client replied; ask again'}")
         return kept
-
-    def _check_fresh(self, kept: KeptRound, answered_by: str) -> None:
-        both = (kept.asked or frozenset()) & self._trained
-        if answered_by == "fresh" and both:
-            raise ValueError(
-                f"answered_by='fresh' needs clients that had no part in training, got {len(both)} that were sent "
-                "training messages; leave answered_by='trainers', or hold clients out (docs/flower-apps.md)"
-            )
 
 
 def _entries(record: RecordDict) -> dict[str, Any]:

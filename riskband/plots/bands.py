@@ -58,31 +58,27 @@ def band_figure(
     matplotlib.figure.Figure
         Save it with `save_figure`.
     """
+    others = (unseen_risks, UNSEEN, "unseen clients"), (target_risks, TARGET, "clients of the target network")
+    known = [Known(np.asarray(risks, dtype=np.float64), *rest) for risks, *rest in others if risks is not None]
     figure = blank_figure(8.0, 5.0)
-    draw_band(
-        figure.add_subplot(),
-        band,
-        worst_case=worst_case,
-        unseen_risks=unseen_risks,
-        target_risks=target_risks,
-        title=title,
-    )
+    draw_band(figure.add_subplot(), band, known, worst_case=worst_case, title=title)
     draw_legend_below(figure)
     return figure
 
 
+class Known(NamedTuple):
+    """True risks of clients that never answered, and how their curve is drawn."""
+
+    risks: FloatArray  # shape (num_clients,)
+    color: str
+    whose: str
+
+
 def draw_band(
-    axes: Axes,
-    band: Band,
-    *,
-    worst_case: Certificate | None = None,
-    unseen_risks: npt.ArrayLike | None = None,
-    target_risks: npt.ArrayLike | None = None,
-    title: str = "",
+    axes: Axes, band: Band, known: Sequence[Known] = (), *, worst_case: Certificate | None = None, title: str = ""
 ) -> None:
     """Draw what `band_figure` shows on axes, without the legend."""
-    known = [np.asarray(risks, dtype=np.float64) for risks in (unseen_risks, target_risks) if risks is not None]
-    seen = [band.risks.shown_values, band.lower_points, *known]
+    seen = [band.risks.shown_values, band.lower_points, *(each.risks for each in known)]
     right = end_of_axis(*(float(np.max(values, initial=0.0)) for values in seen))
     grid = np.unique(np.concatenate([[0.0, right], band.lower_points, band.upper_points]))
     grid = grid[grid <= right]
@@ -91,13 +87,8 @@ def draw_band(
     _draw_cdf(axes, band.risks.shown_values, color=ANSWERS, lw=1.2, ls=":", label=measured_label(band))
     if worst_case is not None:
         draw_worst_cases(axes, worst_case)
-    if unseen_risks is not None:
-        unseen = np.asarray(unseen_risks, dtype=np.float64)
-        _draw_cdf(axes, unseen, color=UNSEEN, lw=2.0, label=unseen_label(unseen.size))
-    if target_risks is not None:
-        target = np.asarray(target_risks, dtype=np.float64)
-        label = f"true risks of {target.size} clients of the target network (simulated)"
-        _draw_cdf(axes, target, color=TARGET, lw=2.0, label=label)
+    for risks, color, whose in known:
+        _draw_cdf(axes, risks, color=color, lw=2.0, label=truth_label(risks.size, whose))
     axes.set_title(**titled("label", title, band.assumptions))
     label_cdf(axes, right)
 
@@ -266,9 +257,9 @@ def end_of_axis(*seen: float) -> float:
     return float(min(1.0, np.ceil((max(seen) + 0.02) * 20) / 20))
 
 
-def unseen_label(num_unseen: int) -> str:
+def truth_label(num_clients: int, whose: str = "unseen clients") -> str:
     """Name the true risks of simulated clients in a legend."""
-    return f"true risks of {num_unseen} unseen clients (simulated)"
+    return f"true risks of {num_clients} {whose} (simulated)"
 
 
 def legend_under(axes: Axes, distance: float) -> None:

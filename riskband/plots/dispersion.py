@@ -17,20 +17,7 @@ from riskband.checks import FloatArray
 from riskband.functionals.dispersion import lorenz_of_distribution
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution
 from riskband.functionals.functional import bound, resolve
-from riskband.plots.bands import (
-    ANSWERS,
-    BOUNDS,
-    MEASURED_POINT,
-    UNSEEN,
-    UNSEEN_POINT,
-    blank_figure,
-    end_of_axis,
-    how_sure,
-    legend_under,
-    measured_label,
-    titled,
-    unseen_label,
-)
+from riskband.plots import bands
 from riskband.wording import rounded_down, rounded_up
 
 if TYPE_CHECKING:
@@ -84,7 +71,7 @@ def dispersion_figure(
     if lorenz is not None:
         _check_source("lorenz", lorenz, band, "lorenz_certificate")
     num_panels = 1 + (lorenz is not None) + bool(measures)
-    figure = blank_figure(5.2 * num_panels, 5.6)
+    figure = bands.blank_figure(5.2 * num_panels, 5.6)
     panels = list(figure.subplots(1, num_panels, squeeze=False)[0])
     _draw_quantiles(panels.pop(0), band, limits, unseen)
     if lorenz is not None:
@@ -93,8 +80,8 @@ def dispersion_figure(
         _draw_measures(panels.pop(0), band, measures, unseen)
     for axes in figure.axes:
         axes.set_axisbelow(True)
-        legend_under(axes, 0.13)
-    figure.suptitle(**titled("t", title, band.assumptions))
+        bands.legend_under(axes, 0.13)
+    figure.suptitle(**bands.titled("t", title, band.assumptions))
     return figure
 
 
@@ -123,10 +110,10 @@ def _draw_quantiles(axes: Axes, band: Band, limits: QuantileLimits, unseen: Risk
 def _draw_region(
     axes: Axes, x: FloatArray, ends: tuple[npt.ArrayLike, npt.ArrayLike], validity: str, delta: float, step: Any = None
 ) -> None:
-    label = f"{validity}: the curve of unseen clients lies in here,\n{how_sure(validity, delta)}"
-    axes.fill_between(x, ends[0], ends[1], step=step, color=BOUNDS, alpha=0.25, lw=0, label=label)
+    label = f"{validity}: the curve of unseen clients lies in here,\n{bands.how_sure(validity, delta)}"
+    axes.fill_between(x, ends[0], ends[1], step=step, color=bands.BOUNDS, alpha=0.25, lw=0, label=label)
     for end in ends:
-        axes.plot(x, end, drawstyle="steps-post" if step else "default", color=BOUNDS, lw=1.2)
+        axes.plot(x, end, drawstyle="steps-post" if step else "default", color=bands.BOUNDS, lw=1.2)
 
 
 def _draw_lorenz(axes: Axes, band: Band, lorenz: Certificate, unseen: RiskDistribution | None) -> None:
@@ -154,20 +141,20 @@ def _draw_measures(axes: Axes, band: Band, measures: Sequence[Certificate], unse
         if not np.allclose(published, [lower, upper]):
             is_published_wider = True
             _draw_interval(axes, row + 0.15, published[0], published[1], right, color=_PUBLISHED, lw=3.0)
-        _draw_interval(axes, row, lower, upper, right, color=BOUNDS, lw=7.0)
+        _draw_interval(axes, row, lower, upper, right, color=bands.BOUNDS, lw=7.0)
         if unseen is not None and is_of_risks:
-            _draw_point(axes, row, resolve(name).value(unseen), right, UNSEEN_POINT)
-        _draw_point(axes, row, float(certificate.details["measured"]), right, MEASURED_POINT)
+            _draw_point(axes, row, resolve(name).value(unseen), right, bands.UNSEEN_POINT)
+        _draw_point(axes, row, float(certificate.details["measured"]), right, bands.MEASURED_POINT)
         axes.annotate(_row_label(name, lower, upper), (0.0, row - 0.22), (3, 0), textcoords="offset points", fontsize=9)
     for validity, delta, is_own in kinds:
         by_itself = ", each by itself" if is_own and len(measures) > 1 else ""
-        label = f"{validity}: the value for unseen clients lies in here,\n{how_sure(validity, delta)}{by_itself}"
-        axes.plot([], [], color=BOUNDS, lw=7.0, label=label)
+        label = f"{validity}: the value for unseen clients lies in here,\n{bands.how_sure(validity, delta)}{by_itself}"
+        axes.plot([], [], color=bands.BOUNDS, lw=7.0, label=label)
     if is_published_wider:
         axes.plot([], [], color=_PUBLISHED, lw=3.0, label="the same by the published plug-in formula")
-    axes.plot([], [], label=measured_label(band), **MEASURED_POINT)
+    axes.plot([], [], label=bands.measured_label(band), **bands.MEASURED_POINT)
     if unseen is not None:
-        axes.plot([], [], label=unseen_label(unseen.risks.size), **UNSEEN_POINT)
+        axes.plot([], [], label=bands.truth_label(unseen.risks.size), **bands.UNSEEN_POINT)
     axes.set(xlim=(0.0, right), ylim=(len(measures) - 0.4, -0.6), yticks=[], title="How unequal the risks are")
     axes.set_xlabel("value (no unit; ranges: in units of the loss)")
 
@@ -190,14 +177,15 @@ def _row_label(name: str, lower: float, upper: float) -> str:
 
 def _known_distributions(band: Band, unseen: RiskDistribution | None) -> list[tuple[RiskDistribution, dict[str, Any]]]:
     """Known distributions of risks and how their curves are drawn."""
-    drawn = {"color": ANSWERS, "lw": 1.4, "ls": ":", "label": measured_label(band)}
+    drawn = {"color": bands.ANSWERS, "lw": 1.4, "ls": ":", "label": bands.measured_label(band)}
     distributions = [(RiskDistribution.of_values(band.risks.shown_values), drawn)]
     if unseen is not None:
-        distributions.append((unseen, {"color": UNSEEN, "lw": 2.0, "label": unseen_label(unseen.risks.size)}))
+        label = bands.truth_label(unseen.risks.size)
+        distributions.append((unseen, {"color": bands.UNSEEN, "lw": 2.0, "label": label}))
     return distributions
 
 
 def _top(limits: QuantileLimits, band: Band, unseen: RiskDistribution | None) -> float:
     """Show what happens, not an empty half of the axis: at the last level the upper bound is always 1."""
     seen = [float(band.risks.shown_values.max()), float(np.max(limits.upper[limits.upper < 1.0], initial=0.0))]
-    return end_of_axis(*seen, 0.0 if unseen is None else float(unseen.risks[-1]))
+    return bands.end_of_axis(*seen, 0.0 if unseen is None else float(unseen.risks[-1]))

@@ -58,7 +58,7 @@ def selection_figure(
     axes = figure.add_subplot()
     is_sequence = selection.method == "fixed_sequence"
     for row, candidate in enumerate(candidates):
-        certified = _certified(selection, candidate)
+        certified = certified_of(selection, candidate)
         if certified is not None:
             color = BOUNDS if candidate.name == selection.best else _OTHERS
             axes.plot([0.0, certified], [row, row], color=color, lw=9.0, solid_capstyle="butt")
@@ -109,8 +109,11 @@ def _shown(selection: Selection) -> list[CandidateBound]:
     return [candidate for candidate in selection.candidates if candidate.name in names]
 
 
-def _certified(selection: Selection, candidate: CandidateBound) -> float | None:
-    """What the objective of a candidate is certified to be at most."""
+def certified_of(selection: Selection, candidate: CandidateBound) -> float | None:
+    """Return what the objective of a candidate is certified to be at most, None if nothing is.
+
+    Bounds in a sequence do not hold together: there only the target is certified.
+    """
     if selection.method == "fixed_sequence":
         return selection.target if candidate.is_certified else None
     return candidate.bound

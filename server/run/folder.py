@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.questions import Answer, Query
-from server.run.ledger import Ledger, cut_torn_line, first_free
+from server.run.ledger import Ledger, cut_torn_line, first_free, json_object
 from server.run.lock import FolderError
 from strategies.asking.exchange import Progress
 from strategies.asking.failures import Failure, FailureReason
@@ -306,11 +306,8 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     events = []
     lines = path.read_bytes().split(b"\n")[:-1]  # after the last newline: nothing, or a torn line
     for number, line in enumerate(lines, start=1):
-        try:
-            event = json.loads(line)
-        except ValueError:
-            event = None
-        if not isinstance(event, dict) or not {"time", "event"} <= event.keys():
+        event = json_object(line)
+        if event is None or not {"time", "event"} <= event.keys():
             raise ValueError(f"line {number} of {path} is not an event; delete that line to read the others")
         events.append(event)
     return events

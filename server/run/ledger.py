@@ -20,16 +20,8 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from protocol import questions
 from protocol.hashes import code_hash
-from protocol.questions import (
-    AdversarialAnswer,
-    AdversarialQuery,
-    Answer,
-    CandidatesAnswer,
-    ComparisonAnswer,
-    LossAnswer,
-    Query,
-)
 from server.run.lock import FolderError
 from strategies.asking.resume import EarlierAnswer
 
@@ -40,7 +32,8 @@ NOT_PART_OF_A_RUN = ("output-dir", "node-timeout", "reply-timeout", "resume")
 """Keys of the configuration that may change when a run is resumed: they do not change what it finds."""
 
 
-_TOLD_BY = {"risks": CandidatesAnswer, "num_worse": ComparisonAnswer}  # a key that no other kind of answer has
+# By a key that no other kind of answer has.
+_TOLD_BY = {"risks": questions.CandidatesAnswer, "num_worse": questions.ComparisonAnswer}
 
 
 class Ledger:
@@ -70,12 +63,12 @@ class Ledger:
         self._file = path.open("x", encoding="utf-8", newline="\n")
         self._write({"schema": SCHEMA, "recorded": self.recorded, **header})
 
-    def append(self, query: Query, answer: Answer, *, node_id: int | None = None) -> None:
+    def append(self, query: questions.Query, answer: questions.Answer, *, node_id: int | None = None) -> None:
         """Write one answer to a question, and the node that it came from; it is on the disk when this returns."""
         entry = asdict(answer)
         if node_id is not None:
             entry["node_id"] = str(node_id)
-        if isinstance(query, AdversarialQuery):
+        if isinstance(query, questions.AdversarialQuery):
             entry["asked"] = {"radii": query.radii, "multipliers": query.multipliers}
         self._write(entry)
 
@@ -91,7 +84,7 @@ class Ledger:
         os.fsync(self._file.fileno())
 
 
-def read_ledger(path: Path) -> tuple[dict[str, Any], tuple[Answer, ...]]:
+def read_ledger(path: Path) -> tuple[dict[str, Any], tuple[questions.Answer, ...]]:
     """Return the header of a ledger and its answers, in order of arrival.
 
     A last line that a crash cut off is left out: that answer was never complete. Raises ValueError if the file is not a
@@ -123,7 +116,7 @@ def _read(path: Path) -> tuple[dict[str, Any], tuple[EarlierAnswer, ...]]:
 
 
 def _header(path: Path, line: bytes) -> dict[str, Any]:
-    header = _object(line)
+    header = json_object(line)
     if header is None or header.get("schema") != SCHEMA:
         raise ValueError(
             f"line 1 of {path} must be the header of a ledger, with the schema {SCHEMA!r}, and is not; restore the "
@@ -137,7 +130,7 @@ def _header(path: Path, line: bytes) -> dict[str, Any]:
 
 
 def _entry(path: Path, number: int, line: bytes) -> EarlierAnswer:
-    entry = _object(line)
+    entry = json_object(line)
     if entry is None:
         raise ValueError(f"line {number} of {path} is not a JSON object; restore the file, or delete that line")
     try:
@@ -155,12 +148,12 @@ def _entry_of(entry: dict[str, Any]) -> EarlierAnswer:
     node = None if node_id is None else int(node_id)
     told = [kind for key, kind in _TOLD_BY.items() if key in entry]
     if told or "guarantee" not in entry:
-        return EarlierAnswer(_checked([*told, LossAnswer][0], entry), node_id=node)
+        return EarlierAnswer(_checked([*told, questions.LossAnswer][0], entry), node_id=node)
     asked = _checked(_Asked, entry.pop("asked", None))
     for name, values in asdict(asked).items():
         if list(values) != sorted(set(values)) or min(values, default=0.0) < 0.0:
             raise ValueError(f"asked.{name} must increase from >= 0")
-    return EarlierAnswer(_checked(AdversarialAnswer, entry), asked.radii, asked.multipliers, node)
+    return EarlierAnswer(_checked(questions.AdversarialAnswer, entry), asked.radii, asked.multipliers, node)
 
 
 @dataclass(frozen=True)
@@ -188,7 +181,7 @@ def _first_problem(error: ValidationError) -> str:
     return f"{place}: {problem['msg'].replace('Input should', 'must', 1)}"
 
 
-def _object(line: bytes) -> dict[str, Any] | None:
+def json_object(line: bytes) -> dict[str, Any] | None:
     """Return the JSON object in a line; None if there is another thing."""
     try:
         entry = json.loads(line)

@@ -17,6 +17,7 @@ from riskband.functionals.functional import BOUND_METHODS, OF_RISKS, resolve
 from riskband.groups.comparisons import gap_ends
 from riskband.groups.group_bands import GroupBands
 from riskband.plots.dispersion import dispersion_figure
+from riskband.report.words import capital
 from server.checks.unseen import Check, Unseen
 from server.report.cells import VERDICTS, interval, new_table, number, unseen_headers
 from server.sections import Names, Section, is_distinct, one_of, rule
@@ -54,11 +55,10 @@ class DispersionStudy(Study):
 
     def strategy(self, config: RunConfig, tested: UnderTest, asking: dict[str, Any]) -> Dispersion:
         """Return what asks for losses."""
-        chosen, question = config.of(Settings), config.question
+        chosen = config.of(Settings)
         return Dispersion(
             loss_query(config),
-            band=question.band,
-            local=question.local,
+            **config.question.model_dump(include={"band", "local"}),
             measures=chosen.measures,
             method=chosen.dispersion_method,
             **asking,
@@ -202,13 +202,8 @@ def _rows(report: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], f
     for each in report["dispersion"]["measures"]:
         validity = certificates[each["certificate"]]["validity"] if each["certificate"] else "certificate"
         label = "" if validity == "certificate" else f" ({validity})"
-        quantity = each["quantity"].removeprefix("the ")
-        yield (
-            f"{quantity[0].upper()}{quantity[1:]}{label}",
-            each,
-            each["measured"],
-            {"value": each["unseen"], "holds": each["holds"]},
-        )
+        quantity = capital(each["quantity"].removeprefix("the ")) + label
+        yield quantity, each, each["measured"], {"value": each["unseen"], "holds": each["holds"]}
     for name, axis, points, text in (
         ("lorenz", "shares", (_SHARE,), "Part of all risk on the best-off half"),
         ("quantiles", "levels", _LEVELS, "Quantile {:g} of the risk"),

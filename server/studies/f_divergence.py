@@ -44,10 +44,8 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
     chosen, question = config.of(Settings), config.question
     return {
         **chosen.model_dump(include={"divergences", "budgets"}),
+        **question.model_dump(include={"band", "local", "breakdown_threshold"}),
         "thresholds": np.arange(1, chosen.thresholds + 1) / chosen.thresholds,
-        "band": question.band,
-        "local": question.local,
-        "breakdown_threshold": question.breakdown_threshold,
     }
 
 

@@ -18,7 +18,7 @@ from protocol.weight_sets import packed, separated
 from riskband.functionals.distributions import RiskDistribution
 from riskband.models.evaluation import logit_batches
 from riskband.models.losses import get_loss
-from riskband.plots.selection import selection_figure
+from riskband.plots.selection import certified_of, selection_figure
 from riskband.selection import SELECTION_METHODS, CandidateBound, Objective, Selection
 from server.checks.unseen import Unseen, compare
 from server.report.cells import VERDICTS, new_table, number, unseen_headers, upper_bound
@@ -212,10 +212,7 @@ def _candidate_models(config: RunConfig, grid: Grid | None) -> Candidates:
 
 
 def _candidate_entry(selection: Selection, candidate: CandidateBound, unseen: Unseen | None) -> dict[str, Any]:
-    certified: float | None = candidate.bound
-    if selection.method == "fixed_sequence":  # its own bounds do not hold together: only the target is certified
-        certified = selection.target if candidate.is_certified else None
-    value = holds = None
+    certified, value, holds = certified_of(selection, candidate), None, None
     if unseen is not None:
         value = selection.objective.of_distribution(RiskDistribution.of_values(unseen.by_candidate[candidate.name]))
         holds = None if certified is None else compare(certified, np.asarray(value)).holds

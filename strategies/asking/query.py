@@ -314,9 +314,7 @@ class QueryStrategy(Strategy):
         """Return nothing."""
         return None, None
 
-    def configure_evaluate(self, *args: Any, **kwargs: Any) -> Iterable[Message]:
-        """Return no messages."""
-        return []
+    configure_evaluate = configure_train
 
     def aggregate_evaluate(self, *args: Any, **kwargs: Any) -> None:
         """Return nothing."""

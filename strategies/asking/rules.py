@@ -11,16 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from protocol import questions
 from protocol.guarantees import possible_guarantees
-from protocol.questions import (
-    AdversarialAnswer,
-    AdversarialQuery,
-    Answer,
-    CandidatesAnswer,
-    CandidatesQuery,
-    ComparisonAnswer,
-    Query,
-)
 from riskband.adversaries.names import REPRESENTATION
 from riskband.answers.adversarial import GUARANTEES
 from riskband.answers.concave_curves import rounding_of_curve
@@ -38,23 +30,23 @@ Rule = tuple[FailureReason, str]
 """A rule that is broken, in one word and in a line."""
 
 
-def broken_rules(answer: Answer, query: Query, *, model_hash: str) -> Iterator[Rule]:
+def broken_rules(answer: questions.Answer, query: questions.Query, *, model_hash: str) -> Iterator[Rule]:
     """Yield each rule that an answer to `query` breaks; its types have been checked, the hash is of the model sent."""
     if answer.model_hash != model_hash:
         yield FailureReason.WRONG_MODEL, "the client evaluated another model than it was sent"
     if answer.loss != query.loss:
         yield FailureReason.WRONG_LOSS, f"asked for {query.loss!r}, got {answer.loss!r}"
-    if isinstance(answer, CandidatesAnswer):
-        assert isinstance(query, CandidatesQuery)
+    if isinstance(answer, questions.CandidatesAnswer):
+        assert isinstance(query, questions.CandidatesQuery)
         if len(answer.risks) != len(query.candidates):
             yield FailureReason.WRONG_LENGTH, f"asked for {len(query.candidates)} risks, got {len(answer.risks)}"
         for risk, candidate in zip(answer.risks, query.candidates, strict=False):
             yield from _broken_risk_rules(risk, answer.num_examples, candidate.loss, query)
-    elif isinstance(answer, AdversarialAnswer):
-        assert isinstance(query, AdversarialQuery)
+    elif isinstance(answer, questions.AdversarialAnswer):
+        assert isinstance(query, questions.AdversarialQuery)
         yield from _broken_risk_rules(answer.clean_risk, answer.num_examples, query.loss, query)
         yield from broken_curve_rules(answer, query)
-    elif isinstance(answer, ComparisonAnswer):
+    elif isinstance(answer, questions.ComparisonAnswer):
         for risk in (answer.old_risk, answer.new_risk):
             yield from _broken_risk_rules(risk, answer.num_examples, query.loss, query)
         yield from _broken_change_rules(answer, counts_errors=get_loss(query.loss).binary)
@@ -62,7 +54,7 @@ def broken_rules(answer: Answer, query: Query, *, model_hash: str) -> Iterator[R
         yield from _broken_risk_rules(answer.risk, answer.num_examples, query.loss, query)
 
 
-def noise_slack(query: Query, num_examples: int) -> float:
+def noise_slack(query: questions.Query, num_examples: int) -> float:
     """Return how far outside of [0, 1] noise may take a number of a correct answer; 0 if there is none."""
     if query.mechanism is None:
         return 0.0
@@ -70,7 +62,7 @@ def noise_slack(query: Query, num_examples: int) -> float:
     return min(reach, LARGEST_NOISY_RISK - 1.0)
 
 
-def broken_curve_rules(answer: AdversarialAnswer, query: AdversarialQuery) -> Iterator[Rule]:
+def broken_curve_rules(answer: questions.AdversarialAnswer, query: questions.AdversarialQuery) -> Iterator[Rule]:
     """Yield each rule that the curves of an answer break, whose clean risk and identity have been checked."""
     if answer.guarantee not in GUARANTEES:
         yield FailureReason.MALFORMED, f"guarantee must be one of {', '.join(GUARANTEES)}, got another word"
@@ -95,7 +87,7 @@ def broken_curve_rules(answer: AdversarialAnswer, query: AdversarialQuery) -> It
     yield from _contradictions(answer, query)
 
 
-def _broken_guarantee_rules(guarantee: str, query: AdversarialQuery) -> Iterator[Rule]:
+def _broken_guarantee_rules(guarantee: str, query: questions.AdversarialQuery) -> Iterator[Rule]:
     """A weaker guarantee would weaken that of the whole network; a stronger one is not to be had."""
     possible = possible_guarantees(query)
     if guarantee not in possible:
@@ -106,7 +98,7 @@ def _broken_guarantee_rules(guarantee: str, query: AdversarialQuery) -> Iterator
 
 
 def _broken_count_rules(
-    num_without_gradient: int, answer: AdversarialAnswer, query: AdversarialQuery
+    num_without_gradient: int, answer: questions.AdversarialAnswer, query: questions.AdversarialQuery
 ) -> Iterator[Rule]:
     if not 0 <= num_without_gradient <= answer.num_examples:
         detail = f"num-without-gradient must be from 0 to num-examples, got {num_without_gradient}"
@@ -116,7 +108,7 @@ def _broken_count_rules(
         yield FailureReason.CONTRADICTION, detail
 
 
-def _broken_noise_rules(answer: AdversarialAnswer, query: AdversarialQuery) -> Iterator[Rule]:
+def _broken_noise_rules(answer: questions.AdversarialAnswer, query: questions.AdversarialQuery) -> Iterator[Rule]:
     """What noise leaves of the rules: curves need be neither monotone nor in [0, 1]."""
     conjugates, num_multipliers = answer.conjugates_upper, len(query.multipliers)
     if not (len(answer.values_upper) == 1 and len(conjugates) == num_multipliers):
@@ -145,7 +137,7 @@ def _broken_number_rules(
         yield FailureReason.OUT_OF_RANGE, f"{name} must be in [0, 1]"
 
 
-def _contradictions(answer: AdversarialAnswer, query: AdversarialQuery) -> Iterator[Rule]:
+def _contradictions(answer: questions.AdversarialAnswer, query: questions.AdversarialQuery) -> Iterator[Rule]:
     """What cannot be true of one client at once. The lengths have been checked."""
     ends = np.array([answer.values_lower, answer.values_upper])
     conjugates = np.array([answer.conjugates_lower, answer.conjugates_upper])
@@ -165,7 +157,7 @@ def _contradictions(answer: AdversarialAnswer, query: AdversarialQuery) -> Itera
         yield FailureReason.CONTRADICTION, "lower and upper bounds of an exact answer must be equal"
 
 
-def _broken_risk_rules(risk: float, num_examples: int, loss: str, query: Query) -> Iterator[Rule]:
+def _broken_risk_rules(risk: float, num_examples: int, loss: str, query: questions.Query) -> Iterator[Rule]:
     if not math.isfinite(risk):
         yield FailureReason.NOT_FINITE, f"risk must be finite, got {risk}"
     slack = noise_slack(query, num_examples)
@@ -177,24 +169,22 @@ def _broken_risk_rules(risk: float, num_examples: int, loss: str, query: Query) 
         yield FailureReason.OUT_OF_RANGE, f"num_examples must be at most {MAX_EXAMPLES:g}, got {num_examples}"
     # With noise the numbers of an adversarial answer are in finer steps, for all losses the same.
     counts_errors = get_loss(loss).binary
-    if isinstance(query, AdversarialQuery):
+    if isinstance(query, questions.AdversarialQuery):
         counts_errors = query.problem.is_binary and not query.privacy
     if counts_errors and not _is_whole(risk, num_examples, is_noisy=bool(query.privacy)):
         detail = f"a {loss} risk is a whole number out of num_examples, got {risk} of {num_examples}"
         yield FailureReason.IMPOSSIBLE_COUNT, detail
 
 
-def _broken_change_rules(answer: ComparisonAnswer, *, counts_errors: bool) -> Iterator[Rule]:
+def _broken_change_rules(answer: questions.ComparisonAnswer, *, counts_errors: bool) -> Iterator[Rule]:
     """What the number of examples that got worse cannot be, beside risks that have been checked."""
     if (answer.num_worse is not None) != counts_errors:
         yield FailureReason.CONTRADICTION, "num-worse must be there for a loss of 0 or 1, and for no other"
     elif answer.num_worse is not None:
         old, new = (round(risk * answer.num_examples) for risk in (answer.old_risk, answer.new_risk))
         if not max(0, new - old) <= answer.num_worse <= min(new, answer.num_examples - old):
-            detail = (
-                f"of {answer.num_examples} examples, {old} wrong before and {new} now, {answer.num_worse} got worse"
-            )
-            yield FailureReason.IMPOSSIBLE_COUNT, f"{detail}: no examples are so"
+            counts = f"{old} wrong before and {new} now, {answer.num_worse} got worse: no examples are so"
+            yield FailureReason.IMPOSSIBLE_COUNT, f"of {answer.num_examples} examples, {counts}"
 
 
 def _is_whole(risk: float, num_examples: int, *, is_noisy: bool) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from protocol.hashes import code_hash
+from protocol.secure import questions as secure
 from protocol.secure.cryptography import (
     KEY_BYTES,
     MAC_BYTES,
@@ -25,19 +26,6 @@ from protocol.secure.cryptography import (
     pair_mask,
     public_key,
     threshold_of,
-)
-from protocol.secure.questions import (
-    ConsistencyAnswer,
-    ConsistencyQuery,
-    HeldShares,
-    HistogramQuery,
-    KeysAnswer,
-    MaskedAnswer,
-    MaskedQuery,
-    SharesAnswer,
-    SharesQuery,
-    UnmaskAnswer,
-    UnmaskQuery,
 )
 from strategies.asking.failures import Failure, FailureReason
 from strategies.asking.replies import Check, RoundOutcome
@@ -61,11 +49,11 @@ Ask = Callable[[Mapping[str, Check], int], tuple[dict[str, Any], list[Failure]]]
 class MaskedQuestion:
     """The question whose answers are added up."""
 
-    query: HistogramQuery  # what is asked
+    query: secure.HistogramQuery  # what is asked
     model_hash: str  # of the model that it is about
     digest: bytes  # what masks depend on: `HistogramQuery.digest`
 
-    def broken_rules(self, answer: MaskedAnswer) -> Iterator[Rule]:
+    def broken_rules(self, answer: secure.MaskedAnswer) -> Iterator[Rule]:
         """Yield each rule that a masked answer breaks; of its numbers nothing can be seen."""
         if answer.model_hash != self.model_hash:
             yield FailureReason.WRONG_MODEL, "the client evaluated another model than it was sent"
@@ -80,7 +68,7 @@ class SecureSum:
     """Rounds 2 to 5 of secure aggregation, to one sum of those who sent keys in the first; see `neighbourhoods`."""
 
     def __init__(
-        self, keys: Mapping[str, KeysAnswer], ask: Ask, *, num_neighbours: int, rng: np.random.Generator
+        self, keys: Mapping[str, secure.KeysAnswer], ask: Ask, *, num_neighbours: int, rng: np.random.Generator
     ) -> None:
         self._names = dict(enumerate(sorted(keys), start=1))
         self._public = {number: keys[name].keys for number, name in self._names.items()}
@@ -92,18 +80,18 @@ class SecureSum:
         # Participants whose vector is in the sum and who gave no shares in the end; the others' were enough.
         self.late_failures: list[Failure] = []
 
-    def collect(self, question: MaskedQuestion) -> dict[str, MaskedAnswer]:
+    def collect(self, question: MaskedQuestion) -> dict[str, secure.MaskedAnswer]:
         """Let the participants share their secrets, ask the question, and return the masked vectors that came.
 
         Of two participants that disagree about a share between them, one is left out: see `left_out`.
         """
         questions = {number: self._shares_question(number) for number in self._members}
-        shared: dict[int, SharesAnswer] = self._ask_numbers(questions, 2, self.failures)
+        shared: dict[int, secure.SharesAnswer] = self._ask_numbers(questions, 2, self.failures)
         self._sent = {
             number: dict(zip(answer.sent.numbers, answer.sent.shares, strict=True)) for number, answer in shared.items()
         }
         questions = {number: self._masked_question(question, number) for number in shared}
-        masked: dict[int, MaskedAnswer] = self._ask_numbers(questions, 3, self.failures)
+        masked: dict[int, secure.MaskedAnswer] = self._ask_numbers(questions, 3, self.failures)
         self._held = {
             number: {number, *self._senders(number)} - set(answer.unopened) for number, answer in masked.items()
         }
@@ -114,19 +102,19 @@ class SecureSum:
             del masked[number]
         return {self._names[number]: answer for number, answer in masked.items()}
 
-    def total(self, question: MaskedQuestion, masked: Mapping[str, MaskedAnswer]) -> np.ndarray:
+    def total(self, question: MaskedQuestion, masked: Mapping[str, secure.MaskedAnswer]) -> np.ndarray:
         """Return the sum of the vectors that `collect` returned, shape (num_values,), modulo 2**32.
 
         Raises UnmaskingError if too few participants are left to unmask it.
         """
         vectors = {number: masked[name].vector for number, name in self._names.items() if name in masked}
-        lists = ConsistencyQuery(tuple(sorted(vectors)), tuple(sorted(self._sent.keys() - vectors.keys())))
+        lists = secure.ConsistencyQuery(tuple(sorted(vectors)), tuple(sorted(self._sent.keys() - vectors.keys())))
         self._require_holders(lists)
         questions = {number: self._consistency_question(lists, number) for number in vectors}
-        confirmed: dict[int, ConsistencyAnswer] = self._ask_numbers(questions, 4, self.late_failures)
+        confirmed: dict[int, secure.ConsistencyAnswer] = self._ask_numbers(questions, 4, self.late_failures)
         macs = {number: dict(zip(answer.numbers, answer.macs, strict=True)) for number, answer in confirmed.items()}
         questions = {number: self._unmask_question(lists, macs, number) for number in macs}
-        answers: dict[int, UnmaskAnswer] = self._ask_numbers(questions, 5, self.late_failures)
+        answers: dict[int, secure.UnmaskAnswer] = self._ask_numbers(questions, 5, self.late_failures)
         seeds: dict[int, dict[int, bytes]] = {number: {} for number in lists.survivors}
         keys: dict[int, dict[int, bytes]] = {}
         for holder, answer in answers.items():
@@ -166,7 +154,7 @@ class SecureSum:
         """Those in a list whose shares a participant holds, in increasing order."""
         return [other for other in listed if other in self._held[number]]
 
-    def _require_holders(self, lists: ConsistencyQuery) -> None:
+    def _require_holders(self, lists: secure.ConsistencyQuery) -> None:
         """Raise UnmaskingError if the masks of a participant without a vector can never be found."""
         for number in lists.dropped:
             num_holders = sum(number in self._held[other] for other in lists.survivors)
@@ -180,10 +168,10 @@ class SecureSum:
     def _shares_question(self, number: int) -> Check:
         members = self._members[number]
         keys, is_complete = {member: self._public[member] for member in members}, len(members) == len(self._members)
-        query = SharesQuery(number, threshold_of(len(members)), keys, is_complete)
+        query = secure.SharesQuery(number, threshold_of(len(members)), keys, is_complete)
         others = tuple(member for member in members if member != number)
 
-        def rules(answer: SharesAnswer) -> Iterator[Rule]:
+        def rules(answer: secure.SharesAnswer) -> Iterator[Rule]:
             if answer.sent.numbers != others or not {*map(len, answer.sent.shares)} <= {SEALED_BYTES}:
                 detail = f"asked for {len(others)} shares of {SEALED_BYTES} bytes for neighbours, got others"
                 yield FailureReason.WRONG_LENGTH, detail
@@ -192,31 +180,33 @@ class SecureSum:
 
     def _masked_question(self, question: MaskedQuestion, number: int) -> Check:
         senders = self._senders(number)
-        held = HeldShares(senders, tuple(self._sent[sender][number] for sender in senders))
+        held = secure.HeldShares(senders, tuple(self._sent[sender][number] for sender in senders))
 
-        def rules(answer: MaskedAnswer) -> Iterator[Rule]:
+        def rules(answer: secure.MaskedAnswer) -> Iterator[Rule]:
             if not set(answer.unopened) <= set(senders):
                 yield FailureReason.CONTRADICTION, "shares that did not open must be among those that were sent"
             yield from question.broken_rules(answer)
 
         num_bytes = question.query.num_values * WORD.itemsize + len(senders) * _NUMBER_BYTES
-        return self._asked(number, MaskedQuery(question.query, held), rules, num_bytes=num_bytes)
+        return self._asked(number, secure.MaskedQuery(question.query, held), rules, num_bytes=num_bytes)
 
-    def _consistency_question(self, lists: ConsistencyQuery, number: int) -> Check:
+    def _consistency_question(self, lists: secure.ConsistencyQuery, number: int) -> Check:
         others = tuple(other for other in self._of_held(number, lists.survivors) if other != number)
 
-        def rules(answer: ConsistencyAnswer) -> Iterator[Rule]:
+        def rules(answer: secure.ConsistencyAnswer) -> Iterator[Rule]:
             if answer.numbers != others or not {*map(len, answer.macs)} <= {MAC_BYTES}:
                 yield FailureReason.WRONG_LENGTH, f"asked for confirmations for {len(others)} neighbours, got others"
 
         return self._asked(number, lists, rules, num_bytes=len(others) * (_NUMBER_BYTES + MAC_BYTES))
 
-    def _unmask_question(self, lists: ConsistencyQuery, macs: Mapping[int, Mapping[int, bytes]], number: int) -> Check:
-        query = UnmaskQuery({other: sent[number] for other, sent in macs.items() if number in sent})
+    def _unmask_question(
+        self, lists: secure.ConsistencyQuery, macs: Mapping[int, Mapping[int, bytes]], number: int
+    ) -> Check:
+        query = secure.UnmaskQuery({other: sent[number] for other, sent in macs.items() if number in sent})
         num_seeds, num_keys = (len(self._of_held(number, listed)) for listed in (lists.survivors, lists.dropped))
         wanted = ([SEED_BYTES] * num_seeds, [KEY_BYTES] * num_keys)
 
-        def rules(answer: UnmaskAnswer) -> Iterator[Rule]:
+        def rules(answer: secure.UnmaskAnswer) -> Iterator[Rule]:
             if (list(map(len, answer.seed_shares)), list(map(len, answer.key_shares))) != wanted:
                 yield FailureReason.WRONG_LENGTH, f"asked for {num_seeds + num_keys} shares, got others"
 
@@ -232,7 +222,7 @@ class SecureSum:
         return {number: answers[self._names[number]] for number in questions if self._names[number] in answers}
 
 
-def broken_key_rules(answer: KeysAnswer) -> Iterator[Rule]:
+def broken_key_rules(answer: secure.KeysAnswer) -> Iterator[Rule]:
     """Yield each rule that a client's keys break: a secret can be agreed on with both, and they differ."""
     keys = answer.keys.encryption, answer.keys.masking
     if not all(map(is_public_key, keys)):

@@ -81,7 +81,8 @@ def test_a_query_arrives_as_it_was_sent():
     st.none() | st.just("north"),
 )
 def test_an_answer_arrives_as_it_was_sent(risks, num_examples, left, group):
-    answer = CandidatesAnswer("a", risks, num_examples, "brier,margin", "c", "m", left, group)
+    named = {"client_id": "a", "loss": "brier,margin", "code_hash": "c", "model_hash": "m"}
+    answer = CandidatesAnswer(risks=risks, num_examples=num_examples, **named, budget_left=left, group=group)
     assert repr(wire.decode_answer(sent(wire.encode_answer(answer)), CandidatesAnswer)) == repr(answer)
 
 

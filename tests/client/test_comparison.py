@@ -26,6 +26,7 @@ from worlds.training import train_epochs
 
 NEW, OLD = (build_model("mlp", x_shape=(1, 8, 8), num_classes=10, seed=seed) for seed in (1, 2))
 QUERY = ComparisonQuery("zero_one", "mlp", (1, 8, 8), 10)
+SIGNED = {"client_id": "a", "loss": "zero_one", "code_hash": "c", "model_hash": "m"}
 OF_LOCAL = dataclasses.replace(QUERY, is_old_local=True)
 BOTH, ALONE = joined([model_arrays(NEW), model_arrays(OLD)]), joined([model_arrays(NEW)])
 send = partial(test_app.send, action="query.comparison")
@@ -187,14 +188,14 @@ def test_the_server_believes_exactly_the_counts_that_some_examples_have(pairs, n
     """Of all examples with as many errors of either model, found by trying all, some have so many that got worse."""
     n, old, new = len(pairs), sum(o for o, _ in pairs), sum(n for _, n in pairs)
     possible = {new - both for both in range(n + 1) if both <= min(old, new) and old + new - both <= n}
-    answer = ComparisonAnswer("a", old / n, new / n, num_worse, n, "zero_one", "c", "m")
+    answer = ComparisonAnswer(old_risk=old / n, new_risk=new / n, num_worse=num_worse, num_examples=n, **SIGNED)
     broken = list(broken_rules(answer, QUERY, model_hash="m"))
     assert (broken == []) == (num_worse in possible)
     assert sum(n and not o for o, n in pairs) in possible
 
 
 def test_counts_are_there_for_counts_alone():
-    answer = ComparisonAnswer("a", 0.5, 0.5, None, 2, "zero_one", "c", "m")
+    answer = ComparisonAnswer(old_risk=0.5, new_risk=0.5, num_worse=None, num_examples=2, **SIGNED)
     assert [reason for reason, _ in broken_rules(answer, QUERY, model_hash="m")] == ["contradiction"]
     other = dataclasses.replace(answer, loss="brier", num_worse=1)
     query = dataclasses.replace(QUERY, loss="brier")

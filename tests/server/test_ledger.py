@@ -127,8 +127,9 @@ def test_a_ledger_says_when_its_configuration_was_recorded_also_to_the_run_that_
 
 
 def test_answers_about_candidates_come_back_as_they_were(tmp_path: Path) -> None:
+    named = {"client_id": "a", "loss": "zero_one,abstain:0.8", "code_hash": "code", "model_hash": "model"}
     written = tuple(
-        CandidatesAnswer("client-00001", (0.1, 1 / 3), 30, "zero_one,abstain:0.8", "code", "model", left, group)
+        CandidatesAnswer(risks=(0.1, 1 / 3), num_examples=30, **named, budget_left=left, group=group)
         for left, group in ((None, None), (7, "rural"))
     )
     query = CandidatesQuery("mlp", (3,), 2, (Candidate("a", 0, "zero_one"), Candidate("b", 0, "abstain:0.8")))
@@ -186,7 +187,9 @@ def lines_of_every_kind(folder: Path) -> list[bytes]:
         ledger.append(QUERY, answer(0))
         named = {"client_id": "a", "loss": "zero_one", "code_hash": "c", "model_hash": "m"}
         ledger.append(ADVERSARIAL, AdversarialAnswer(**named, **curves, budget_left=3, group="north"))
-        ledger.append(candidates, CandidatesAnswer("a", (0.1, 0.2), 30, "zero_one,abstain:0.8", "c", "m", 7, "north"))
+        named["loss"] = "zero_one,abstain:0.8"
+        of_both = CandidatesAnswer(risks=(0.1, 0.2), num_examples=30, **named, budget_left=7, group="north")
+        ledger.append(candidates, of_both)
     return ledger.path.read_bytes().splitlines(keepends=True)
 
 

@@ -125,11 +125,9 @@ def transport_problem(config: RunConfig) -> TransportProblem:
         loss=config.question.loss,
         order=chosen.transport_order,
         norm=chosen.transport_norm,
-        space=chosen.space,
-        adversary=chosen.adversary,
+        **chosen.model_dump(include={"space", "adversary", "free_distance"}),
         head=chosen.head or None,
         box=(chosen.box[0], chosen.box[1]) if chosen.box else None,
         distances=chosen.attack_distances,
         seed=config.run.seed,
-        free_distance=chosen.free_distance,
     )
