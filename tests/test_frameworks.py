@@ -141,7 +141,9 @@ def test_clients_without_an_evaluation_in_the_last_round_are_missing_by_name(tmp
     num_missing = len(missing) + int(said[1] if said else 0)
     how = "worst" if "worst" in said else "ignore"
     expected = rb.ClientRisks([0.1] * 8, 100, num_missing=num_missing, missing=how, answered_by="trainers")
-    assert mean["value"] == rb.mean_bound(expected, delta=0.05 / 3).value
+    # Of few clients only the mean has a part of delta; ranks of the next one need every answer.
+    part = 0.05 if how == "ignore" else 0.05 / 3
+    assert mean["value"] == rb.mean_bound(expected, delta=part).value
     assert mean["recipe"]["answers"]["num_missing"] == num_missing
     assert mean["recipe"]["answers"]["values"] == pytest.approx([0.1] * 8)
 
