@@ -88,8 +88,8 @@ def _lines_of(found: Findings, name: str) -> Iterator[str]:
             yield f"    {group} ({size} clients): {bounds}, measured {measured}"
     elif set(certificate.axes) == {"budget"}:
         yield f"  {quantity}"
-        for budget, value in zip(certificate.axes["budget"].tolist(), np.asarray(certificate.value), strict=True):
-            yield f"    budget {exactly(budget)}{_become(given['divergence'], budget)}: <= {rounded_up(value)}"
+        for budget, one in words.over_budget(certificate):
+            yield f"    budget {exactly(budget)}{_become(given['divergence'], budget)}: {words.bound_in_words(one)}"
         if why is not None:
             yield f"    where the bound is 1 it says nothing: {why}"
     elif rows := words.rows_of_next(certificate):

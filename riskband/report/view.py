@@ -35,6 +35,7 @@ from riskband.report.words import (
     measured,
     num_clients_of,
     of_rank,
+    over_budget,
     percent,
     question,
     rows_of_next,
@@ -290,10 +291,8 @@ def _rows_of_next(certificate: Certificate) -> Iterator[Row]:
         shift = f", budget {budget} in {resolve_divergence(of['divergence']).title}" if budget else ""
         yield Row(f"Of the next clients, those that {above}{shift}", most, "–", LABELS[certificate.validity])
     if certificate.kind == "next" and set(certificate.axes) == {"budget"}:  # of one next client
-        for n, budget in enumerate(certificate.axes["budget"].tolist()):
-            lower = None if certificate.lower is None else float(np.asarray(certificate.lower)[n])
-            one = replace(certificate, axes={}, value=float(np.asarray(certificate.value)[n]), lower=lower)
-            said = capital(f"{certificate.quantity}, budget {exactly(budget)}")
+        for size, one in over_budget(certificate):
+            said = capital(f"{certificate.quantity}, budget {exactly(size)}")
             yield Row(said, bound_in_words(one), "–", LABELS[certificate.validity])
 
 

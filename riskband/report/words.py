@@ -6,7 +6,8 @@ Also the page's standing words: labels of numbers, questions for assumptions, an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ from riskband.wording import (
     short_delta,
 )
 from riskband.worst_cases.divergences import binary_worst_case, resolve_divergence
-from riskband.worst_cases.scaled import CHANGES, SCORES, ScaledNumber
+from riskband.worst_cases.scaled import CHANGES, SCORES, ScaledNumber, level_of_limits
 
 LABELS = {"certificate": "certificate", "refuted": f"published, {FALSE_IN_GENERAL}", "estimate": "ESTIMATE"}
 """What stands beside a number, by the validity of its certificate."""
@@ -80,6 +81,7 @@ _QUESTIONS = {
     FRESH_CLIENTS: "Did the clients that answered have no part in training, tuning or choosing the model?",
     TRUE_ANSWERS: "Did every client report the loss that it really measured?",
 }
+_MEANS = ("mean", "change", "score")  # of all unseen clients
 _MOST_OF_NEXT = 5  # lines on the next clients
 _WITHIN = "the target network is within the stated "
 
@@ -149,6 +151,13 @@ def bound_in_words(certificate: Certificate) -> str:
     if low and high:
         return f"{low} to {high}"
     return f"at least {low}" if low else f"at most {high}" if high else "not bounded by these answers"
+
+
+def over_budget(certificate: Certificate) -> Iterator[tuple[float, Certificate]]:
+    """Return each budget of a curve over budgets alone, with the certificate of one number that it is there."""
+    for n, budget in enumerate(certificate.axes["budget"].tolist()):
+        lower = None if certificate.lower is None else float(np.asarray(certificate.lower)[n])
+        yield budget, replace(certificate, axes={}, value=float(np.asarray(certificate.value)[n]), lower=lower)
 
 
 def sentence(certificate: Certificate) -> str:
@@ -359,13 +368,16 @@ def of_rank(certificate: Certificate) -> str:
 
 def of_few(certificates: Mapping[str, Certificate]) -> str:
     """Return what more clients would allow, where the next one stands first since there are few; or ""."""
-    if not any(map(of_rank, certificates.values())) or any(each.kind == "quantile" for each in certificates.values()):
+    some = certificates.values()
+    if not any(map(of_rank, some)) or any(each.kind.endswith("quantile") for each in some):
         return ""
-    delta = next((each.delta for each in certificates.values() if each.kind == "mean"), USUAL_DELTA)
-    needed = f"{num_clients_needed(0.9, delta=delta)} clients or more at delta = {short_delta(delta)}"
-    return (
-        f"a bound of what nine in ten unseen clients have needs {needed}, and one of the worst tenth's mean more still"
-    )
+    delta = next((each.delta for each in some if each.kind in _MEANS), USUAL_DELTA)
+    answers = next(iter(some)).recipe["answers"]
+    level, have, tail = 0.9, "have", ", and one of the worst tenth's mean more still"
+    if is_scaled(answers):
+        level, have, tail = (level_of_limits(level), have, "") if "old" in answers else (level, "would measure", "")
+    needed = f"{num_clients_needed(level, delta=delta)} clients or more at delta = {short_delta(delta)}"
+    return f"a bound of what nine in ten unseen clients {have} needs {needed}{tail}"
 
 
 def rows_of_next(certificate: Certificate) -> tuple[tuple[str, str, str], ...]:

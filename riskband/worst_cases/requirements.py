@@ -32,7 +32,7 @@ from riskband.wording.shown import Shown, shortened
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence, robust_mean
 from riskband.worst_cases.next_clients import next_clients
 from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
-from riskband.worst_cases.scaled import CHANGES, SCORES, ScaledNumber, change_bound, score_bound
+from riskband.worst_cases.scaled import CHANGES, SCORES, ScaledNumber, change_bound, families_of, score_bound
 
 Source = Band | ClientRisks | ScaledAnswers
 
@@ -328,7 +328,7 @@ def require(
     >>> rb.require(answers, "mean<=0.2", delta=0.05).verdict
     'PASS'
     """
-    asked = read_requirements(requirements, source.scale if isinstance(source, ScaledAnswers) else None)
+    asked = read_requirements(requirements, source if isinstance(source, ScaledAnswers) else None)
     if not asked:
         raise ValueError(f"at least one requirement must be given, got none; {_EXAMPLE}")
     names = numbers_behind(asked)
@@ -341,15 +341,19 @@ def require(
 
 
 def read_requirements(
-    given: str | Requirement | Iterable[str | Requirement], scale: Scale | None = None
+    given: str | Requirement | Iterable[str | Requirement], answers: ScaledAnswers | None = None
 ) -> list[Requirement]:
-    """Return each requirement once; raises ValueError for anything else, or a limit beyond the range of a score."""
+    """Return each requirement once; raises ValueError for anything else, or for what is none of changes or scores."""
     several = [given] if isinstance(given, (str, Requirement)) else given
     if not isinstance(several, Iterable):
         raise ValueError(f"requirements must be text or a list of it, got {given!r:.80}; {_EXAMPLE}")
     found = list(dict.fromkeys(map(Requirement.of, several)))
+    if answers is None:
+        return found
     for each in found:
-        if scale is not None and math.isinf(each.number.range[0]):
+        ScaledNumber.of(each.name, families_of(answers))  # raises ValueError, with the numbers that there are
+        if math.isinf(each.number.range[0]):
+            scale = answers.scale
             each.require_open(scale.low, scale.high, f"that is the range of the {scale.noun}")
     return found
 

@@ -45,6 +45,11 @@ _ETA = 0.2
 _METHODS = {"mean": CONSTANT_STAKES, "quantile": "order statistic", "share": "exact binomial"}
 
 
+def families_of(answers: ScaledAnswers) -> Mapping[str, str]:
+    """Return `CHANGES` or `SCORES`: the numbers that such answers have."""
+    return CHANGES if isinstance(answers, ClientChanges) else SCORES
+
+
 class ScaledNumber(NamedTuple):
     """What is bounded: a mean, a quantile, a share of clients, or the worst mean over shifted networks."""
 
@@ -235,9 +240,16 @@ def _bad_end(answers: ScaledAnswers, kind: str, level: float, delta: float, eta:
     if kind == "mean":
         return constant_stakes_upper_mean(unit.worst_completion(unit.values), delta=delta)
     values = answers.scale.to_unit(answers.upper_limits(eta)) if eta else unit.values
-    # At most a share (1 - level) of the true numbers is above the quantile, of the limits no less than 1 - eta of it.
-    rank = quantile_rank(unit.num_counted, level=1.0 - (1.0 - level) * (1.0 - eta), delta=delta)
+    rank = quantile_rank(unit.num_counted, level=level_of_limits(level, eta), delta=delta)
     return order_statistic(unit, values, rank)
+
+
+def level_of_limits(level: float, eta: float = _ETA) -> float:
+    """Return the level of the quantile of limits of single clients that is above one of the clients' true numbers.
+
+    At most a share (1 - level) of the true numbers is above the quantile, of the limits no less than 1 - eta of it.
+    """
+    return 1.0 - (1.0 - level) * (1.0 - eta)
 
 
 def _most_beyond(
