@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from riskband.answers.responses import Answers, Responses, WhoAnswered, plain
+from riskband.answers.responses import Answers, Responses, WhoAnswered
 from riskband.answers.risks import ClientRisks, check_risks, upper_limit
 from riskband.checks import (
     FloatArray,
@@ -86,6 +86,8 @@ class ScaledAnswers(Answers):
     names: tuple[str, ...] | None
     groups: tuple[str | None, ...] | None
 
+    stored_if_known: ClassVar[tuple[str, ...]] = ("names", "groups")
+
     @property
     def scale(self) -> Scale:
         """The range of the numbers and its bad end."""
@@ -156,12 +158,8 @@ class ClientChanges(ScaledAnswers):
     num_examples: IntArray
     binary: bool
     num_worse: IntArray | None
-    values: FloatArray
-    responses: Responses
-    names: tuple[str, ...] | None
-    groups: tuple[str | None, ...] | None
 
-    stored = ("old", "new", "num_examples", "binary")
+    stored, stored_if_known = ("old", "new", "num_examples", "binary"), ("num_worse", "names", "groups")
     shown = ("num_clients", "values", "num_examples", "binary")
 
     def __init__(
@@ -272,11 +270,6 @@ class ClientChanges(ScaledAnswers):
         after = before + counts[0] - counts[1]
         return cls(before / sizes, after / sizes, sizes, True, num_worse=counts[0], **rest)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return keyword arguments that make these answers again."""
-        said = {"num_worse": self.num_worse, "names": self.names, "groups": self.groups}
-        return {**super().to_dict(), **{name: plain(each) for name, each in said.items() if each is not None}}
-
     @property
     def own_assumptions(self) -> tuple[str, ...]:
         """That rows match, where no names and no counts of both models together say so."""
@@ -353,14 +346,10 @@ class ClientScores(ScaledAnswers):
         If a value is no number in the range, there are fewer than two clients, or as for `ClientRisks`.
     """
 
-    values: FloatArray
     higher_is_better: bool
     name: str
     low: float
     high: float
-    responses: Responses
-    names: tuple[str, ...] | None
-    groups: tuple[str | None, ...] | None
 
     stored = ("values", "higher_is_better", "name", "low", "high")
     shown = ("name", "num_clients", "values", "higher_is_better")
@@ -402,11 +391,6 @@ class ClientScores(ScaledAnswers):
         set_fields(self, values=found, higher_is_better=check_flag("higher_is_better", higher_is_better))
         set_fields(self, name=name.strip(), low=ends[0], high=ends[1])
         _with_labels(self, names, groups, who)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return keyword arguments that make these answers again."""
-        said = {"names": self.names, "groups": self.groups}
-        return {**super().to_dict(), **{name: list(each) for name, each in said.items() if each is not None}}
 
     @property
     def scale(self) -> Scale:

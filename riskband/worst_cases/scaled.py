@@ -224,8 +224,15 @@ def _ends(
     """Both ends of a number, the smaller one first, each with so much of delta; or the bad one as both."""
     scale, mirrored = answers.scale, answers.mirrored
     if number.kind == "share":
-        most = _most_beyond(answers, number.point, part, eta)
-        return 1.0 - _most_beyond(mirrored, number.point, part, eta, is_mirrored=True), most
+        above = answers.upper_limits(eta) if eta else answers.values
+        below = (
+            -mirrored.upper_limits(eta) if eta else answers.values
+        )  # of changes: limits of single scores are not known
+        most, most_others = (
+            float(clopper_pearson(counted(answers.unit, some), answers.num_counted, part)) / (1.0 - eta)
+            for some in (_beyond(answers, above, number.point), ~_beyond(answers, below, number.point))
+        )
+        return 1.0 - min(most_others, 1.0), min(most, 1.0)
     level = 1.0 - number.point if scale.is_higher_better else number.point
     bad = _bad_end(answers, number.kind, level, part, eta)
     near = 1.0 - _bad_end(mirrored, number.kind, 1.0 - level, part, eta) if is_from_both else bad
@@ -252,23 +259,11 @@ def level_of_limits(level: float, eta: float = _ETA) -> float:
     return 1.0 - (1.0 - level) * (1.0 - eta)
 
 
-def _most_beyond(
-    answers: ScaledAnswers, threshold: float, delta: float, eta: float, *, is_mirrored: bool = False
-) -> float:
-    """Upper limit for the share of clients beyond a threshold, or mirrored for that of all others."""
-    values = answers.upper_limits(eta) if eta else answers.values
-    is_beyond = _beyond(answers, values, threshold, is_mirrored=is_mirrored)
-    return min(float(clopper_pearson(counted(answers.unit, is_beyond), answers.num_counted, delta)) / (1.0 - eta), 1.0)
-
-
-def _beyond(
-    answers: ScaledAnswers, values: FloatArray, threshold: float, *, is_mirrored: bool = False
-) -> npt.NDArray[np.bool_]:
-    """Which values are beyond a threshold, or mirrored are not: a change if it is above it, a score also if equal."""
+def _beyond(answers: ScaledAnswers, values: FloatArray, threshold: float) -> npt.NDArray[np.bool_]:
+    """Which values are beyond a threshold: a change if it is above it, a score also if equal."""
     if isinstance(answers, ClientChanges):
-        return values >= -threshold if is_mirrored else values > threshold
-    is_low = answers.scale.is_higher_better != is_mirrored
-    return np.asarray((values <= threshold if is_low else values >= threshold) != is_mirrored)
+        return values > threshold
+    return values <= threshold if answers.scale.is_higher_better else values >= threshold
 
 
 def assumptions_of(answers: ScaledAnswers, *, needs_binary: bool = False) -> tuple[str, ...]:
