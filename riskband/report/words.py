@@ -21,7 +21,7 @@ from riskband.answers.responses import (
     TRUE_ANSWERS,
 )
 from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS
-from riskband.answers.scaled import RISK, Scale, ScaledAnswers, is_scaled, rebuilt
+from riskband.answers.scaled import RISK, Scale, is_scaled, rebuilt
 from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate, as_sentence
 from riskband.checks import FloatArray
 from riskband.functionals.functional import resolve
@@ -37,7 +37,7 @@ from riskband.wording import (
     short_delta,
 )
 from riskband.worst_cases.divergences import binary_worst_case, resolve_divergence
-from riskband.worst_cases.scaled import CHANGES, SCORES, ScaledNumber, level_of_limits
+from riskband.worst_cases.scaled import ScaledNumber, families_of, level_of_limits
 
 LABELS = {"certificate": "certificate", "refuted": f"published, {FALSE_IN_GENERAL}", "estimate": "ESTIMATE"}
 """What stands beside a number, by the validity of its certificate."""
@@ -206,26 +206,18 @@ def about_these(text: str, answers: Mapping[str, Any]) -> str:
 
 def measured(name: str, answers: Mapping[str, Any], members: Sequence[int] | None = None) -> str:
     """Return a number of the clients that answered, or of some of them, as measured; a dash where none was."""
-    if is_scaled(answers):
-        return _measured_on_scale(name, rebuilt(answers))
+    scaled = rebuilt(answers) if is_scaled(answers) else None
     values = np.asarray(answers.get("values", ()))
     values = values[:, 0] if "radii" in answers else values  # without a movement
-    if values.ndim != 1 or not values.size or answers.get("noise"):
+    if scaled is None and (values.ndim != 1 or not values.size or answers.get("noise")):
         return NOTHING
-    some, sizes = slice(None) if members is None else members, np.asarray(answers["num_examples"])
     try:
+        if scaled is not None:
+            return f"{ScaledNumber.of(name, families_of(scaled)).measured(scaled):.4f}"
+        some, sizes = slice(None) if members is None else members, np.asarray(answers["num_examples"])
         return f"{resolve(name).measured(values[some], sizes[some]):.4f}"
     except ValueError:  # a worst case is nothing that clients measure
         return NOTHING
-
-
-def _measured_on_scale(name: str, answers: ScaledAnswers) -> str:
-    try:
-        number = ScaledNumber.of(name, {**CHANGES, **SCORES})
-    except ValueError:
-        return NOTHING
-    found = number.measured(answers)
-    return NOTHING if found is None else f"{found:.4f}"
 
 
 def attack(answers: Mapping[str, Any]) -> tuple[str, ...]:

@@ -354,11 +354,9 @@ def _prior_distribution(prior: str | RiskDistribution | None) -> tuple[RiskDistr
         return prior, (f"the risks of clients are taken to have the distribution given, of mean {prior.mean:.4g}",)
     name, *numbers = prior.split(":") if isinstance(prior, str) else ("",)
     try:
-        mean, spread = map(float, numbers)
+        mean, spread = map(float, numbers if name.lower() == "beta" else ())
     except ValueError as error:
         raise ValueError(f"prior {prior!r:.80} cannot be read; {_PRIOR}") from error
-    if name.lower() != "beta":
-        raise ValueError(f"prior {prior!r:.80} cannot be read; {_PRIOR}")
     words = (
         f"the risks of clients are taken to be Beta-distributed with mean {mean:g} and standard deviation {spread:g}"
     )

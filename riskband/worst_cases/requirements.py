@@ -135,11 +135,8 @@ class Requirement:
 
     def verdict(self, lower: float, upper: float) -> str:
         """What follows if the number lies between these ends: "PASS", "FAIL" or "NOT DECIDED"."""
-        sure, refuted = (
-            (upper <= self.limit, lower > self.limit)
-            if self.relation == "<="
-            else (lower >= self.limit, upper < self.limit)
-        )
+        limit, is_upper = self.limit, self.relation == "<="
+        sure, refuted = (upper <= limit, lower > limit) if is_upper else (lower >= limit, upper < limit)
         return PASS if sure else FAIL if refuted else NOT_DECIDED
 
 
@@ -418,9 +415,8 @@ def _ends(certificates: Mapping[str, Certificate], number: Number) -> tuple[floa
     """Both ends for a number, the end of its range where nothing bounds it, and the certificates that they are of."""
     upper, plain = (certificates.get(name) for name in (number.name, number.plain or number.name))
     (low, high), found = number.range, tuple(dict.fromkeys(filter(None, (upper, plain))))
-    if (
-        upper is not None and plain is not None and number.plain and upper.lower is not None
-    ):  # the worst is the smallest
+    # The worst is the smallest.
+    if upper is not None and plain is not None and number.plain and upper.lower is not None:
         return float(upper.lower), float(plain.value), found
     lower_end = low if plain is None or plain.lower is None else float(plain.lower)
     return lower_end, high if upper is None else float(upper.value), found

@@ -83,13 +83,15 @@ class ScaledNumber(NamedTuple):
         shift = [] if self.shift is None else [self.shift[0].name, exactly(self.shift[1])]
         return ":".join([self.family, *([] if math.isnan(self.point) else [exactly(self.point)]), *shift])
 
-    def measured(self, answers: ScaledAnswers) -> float | None:
-        """Its value for the clients that answered, as they measured; None for a worst case."""
+    def measured(self, answers: ScaledAnswers) -> float:
+        """Return its value for the clients that answered, as they measured; raises ValueError for a worst case."""
         if self.kind == "mean":
             return float(np.mean(answers.values))
         if self.kind == "quantile":
             return float(np.quantile(answers.values, self.point, method="inverted_cdf"))
-        return float(np.mean(_beyond(answers, answers.values, self.point))) if self.kind == "share" else None
+        if self.kind == "share":
+            return float(np.mean(_beyond(answers, answers.values, self.point)))
+        raise ValueError(f"{self} is a worst case, which no client measures")
 
     def quantity(self, scale: Scale, *, local: str) -> str:
         """What it is, as the subject of a sentence."""
