@@ -55,9 +55,8 @@ def _found(found: Findings, more: list[str]) -> list[str]:
     if by_band:
         lines += ["read off one band:"] if len(by_band) < len(found.certificates) else []
         lines += [line for name in by_band for line in _lines_of(found, name)]
-    lines += [
-        f"  {each}: not bounded from above by these answers, so without a certificate" for each in found.unbounded
-    ]
+    none = "not bounded from above by these answers, so without a certificate"
+    lines += [f"  {each}: {none}" for each in found.unbounded]
     lines += [f"  {found.more_clients}"] if found.more_clients else []
     lines += more
     lines += dict.fromkeys(f"  {each.statement}" for each in found.breakdowns)

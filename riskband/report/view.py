@@ -45,7 +45,7 @@ from riskband.report.words import (
     who_answered,
 )
 from riskband.verification import why_it_says_nothing
-from riskband.wording import TRAINERS_ANSWERED, confidence, exactly, rounded_down, short_delta
+from riskband.wording import TRAINERS_ANSWERED, confidence, evenly, exactly, rounded_down, short_delta
 from riskband.worst_cases.divergences import resolve_divergence
 from riskband.worst_cases.requirements import FAIL, PASS
 
@@ -57,17 +57,11 @@ if TYPE_CHECKING:
 
     Certificates = Mapping[str, Certificate]
 
-_TAILS = dict(
-    zip(
-        TAILS,
-        (
-            "Half of the unseen clients have a risk of",
-            "Nine in ten unseen clients have a risk of",
-            "The mean risk of the worst-off tenth of unseen clients is",
-        ),
-        strict=True,
-    )
-)
+_TAILS = {
+    TAILS[0]: "Half of the unseen clients have a risk of",
+    TAILS[1]: "Nine in ten unseen clients have a risk of",
+    TAILS[2]: "The mean risk of the worst-off tenth of unseen clients is",
+}
 _HOLDS = {"groups": "with those of the same groups", "band": "with all of its band", "own": "by itself"}
 _MOST_ARROWS = 150  # of one chart: more would touch
 _MOST_CLIENTS_LISTED = 1_000  # those with the largest losses; a row is 130 bytes of a page of 1 MB
@@ -349,7 +343,7 @@ def _charts(found: Findings, scaled: ScaledAnswers | None, *, public: bool) -> I
 def _client_chart(found: Findings, answers: ScaledAnswers) -> Chart:
     """Clients from the worst to the best: arrows from the old to the new loss, or bars at their scores."""
     order, end = _worst_first(answers.values, answers), answers.values
-    order = order[np.unique(np.linspace(0, order.size - 1, min(order.size, _MOST_ARROWS)).round().astype(int))]
+    order = order[evenly(order.size, _MOST_ARROWS)]
     title, noun, what, start = "What clients measured", answers.scale.noun, f"their {answers.scale.noun}", end
     kinds = {"as measured": ("bound", np.full(order.size, True))}
     if isinstance(answers, ClientChanges):

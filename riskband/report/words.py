@@ -31,6 +31,7 @@ from riskband.wording import (
     FALSE_IN_GENERAL,
     confidence,
     down_to_digits,
+    evenly,
     exactly,
     rounded_down,
     rounded_up,
@@ -329,11 +330,9 @@ def who_answered(answers: Mapping[str, Any]) -> dict[str, str]:
 
 def num_clients_of(answers: Mapping[str, Any]) -> int:
     """Return how many clients answered, from the answers in a recipe; 0 if they do not say."""
-    return (
-        int(np.sum(np.atleast_2d(answers["counts"])[0]))
-        if "counts" in answers
-        else len(answers.get("values", answers.get("new", ())))
-    )
+    if "counts" in answers:
+        return int(np.sum(np.atleast_2d(answers["counts"])[0]))
+    return len(answers.get("values", answers.get("new", ())))
 
 
 def group_rows(certificate: Certificate) -> tuple[tuple[str, str, str, str], ...]:
@@ -352,10 +351,8 @@ def of_rank(certificate: Certificate) -> str:
     """Return how sure a bound is that is one of the measured risks, whose delta follows from its rank; or ""."""
     if "rank" not in certificate.recipe["arguments"]:
         return ""
-    num_clients = num_clients_of(certificate.recipe["answers"])
-    return (
-        f"by itself with probability at least {confidence(certificate.delta)}: by its rank among {num_clients} clients"
-    )
+    rank = f"by its rank among {num_clients_of(certificate.recipe['answers'])} clients"
+    return f"by itself with probability at least {confidence(certificate.delta)}: {rank}"
 
 
 def of_few(certificates: Mapping[str, Certificate]) -> str:
@@ -387,18 +384,11 @@ def rows_of_next(certificate: Certificate) -> tuple[tuple[str, str, str], ...]:
     for budget, values in zip(budgets, np.atleast_2d(np.asarray(bad)), strict=True):
         shares = scale.to_unit(values)
         first = np.flatnonzero((shares < 1.0) & (np.diff(shares, prepend=np.inf) < 0.0))
-        shown = first[
-            np.unique(np.linspace(0, max(first.size - 1, 0), _MOST_OF_NEXT).round().astype(int))[: first.size]
-        ]
+        shown = first[evenly(first.size, _MOST_OF_NEXT)]
         size = "" if math.isnan(budget) else exactly(budget)
-        found += [
-            (
-                size,
-                f"{verb} {scale.article} {scale.noun} {scale.beyond} {rounded(values[n])}",
-                f"at most {n} of {values.size}",
-            )
-            for n in shown
-        ]
+        for n in shown:
+            above = f"{scale.article} {scale.noun} {scale.beyond} {rounded(values[n])}"
+            found.append((size, f"{verb} {above}", f"at most {n} of {values.size}"))
         if not shown.size:
             found.append((size, f"{verb} any {scale.noun}", f"all {values.size} may"))
     return tuple(found)

@@ -337,9 +337,8 @@ class _Assumed(NamedTuple):
                 f"a plan needs either a prior or a pilot, got {'none' if prior is None else 'both'}; {_PRIOR}"
             )
         if pilot is not None:
-            check_kind(
-                "pilot", pilot, ClientRisks, remedy="make it of the earlier answers: ClientRisks(losses, num_examples)"
-            )
+            remedy = "make it of the earlier answers: ClientRisks(losses, num_examples)"
+            check_kind("pilot", pilot, ClientRisks, remedy=remedy)
         is_binary = (pilot is None or pilot.binary) if binary is None else check_flag("binary", binary)
         risks, lines = _prior_distribution(prior) if pilot is None else pilot_distribution(pilot)
         kind = "the loss is 0-1" if is_binary else "losses are 0 or 1, the noisiest kind, but the gate does not know it"
