@@ -79,6 +79,7 @@ RISK = Scale("risk", article="a")
 CHANGE = Scale("change of the risk", -1.0, 1.0, article="a")
 
 
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class ScaledAnswers(Answers):
     """What `ClientChanges` and `ClientScores` have in common: a number of each client, on a scale."""
 
@@ -86,6 +87,7 @@ class ScaledAnswers(Answers):
     names: tuple[str, ...] | None
     groups: tuple[str | None, ...] | None
 
+    responses: Responses
     scale: Scale  # the range of the numbers and its bad end
 
     stored_if_known: ClassVar[tuple[str, ...]] = ("names", "groups")

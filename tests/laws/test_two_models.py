@@ -245,6 +245,21 @@ def test_what_is_required_of_scores_and_changes_has_the_direction_that_is_writte
     assert rb.require(minutes, "score_quantile:0.9<=60", delta=0.05).verdict == "PASS"
 
 
+def test_answers_that_differ_in_anything_are_not_equal():
+    changes = [([0.1, 0.2], [0.1, 0.3], 10), ([0.1, 0.2], [0.1, 0.3], 20), ([0.1, 0.2], [0.2, 0.3], 10)]
+    labels = [{}, {"names": ["a", "b"]}, {"groups": ["x", None]}, {"num_missing": 1}, {"contamination": 1}]
+    made = [lambda each=each: rb.ClientChanges(*each) for each in changes]
+    made += [lambda who=who: rb.ClientChanges(*changes[0], num_worse=[0, 2], **who) for who in labels]
+    made += [
+        lambda who=who: rb.ClientScores([0.1, 0.2], True, **who) for who in [*labels, {"name": "AUC"}, {"high": 2.0}]
+    ]
+    made.append(lambda: rb.ClientScores([0.1, 0.2], False))
+    for first, one in enumerate(made):
+        for second, other in enumerate(made):
+            assert (one() == other()) == (first == second)
+        assert hash(one()) == hash(one())
+
+
 def test_what_is_required_is_a_number_of_these_answers():
     changes, scores = rb.ClientChanges.from_counts([1] * 30, [2] * 30, 50), rb.ClientScores([0.5] * 30, True)
     for answers, name in ((changes, "mean"), (changes, "score"), (scores, "change"), (scores, "next:20:0.3")):
