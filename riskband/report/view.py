@@ -128,7 +128,8 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
     shifted = {name: each for name, each in certificates.items() if scaled and _is_of_other_networks(each)}
     left = ((name, each) for name, each in certificates.items() if each.axes or each is not main)
     others = [each for name, each in left if not (name in shifted or each.name in shown)]
-    everything = {**certificates, **{_unused(name, certificates): each for name, each in made.items()}}
+    own = {f"{name} (for this page)" if name in certificates else name: each for name, each in made.items()}
+    everything = {**certificates, **own}
     kind, number, example = subject_of(found.answers)
     once = said_once((*everything.values(), *filter(None, (gate,))), delta=found.delta)
     of_these = partial(about_these, answers=found.answers)
@@ -176,10 +177,6 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
         "deltas": {name: short_delta(each.delta) for name, each in everything.items()},
         "made_here": tuple(made),
     }
-
-
-def _unused(name: str, taken: Certificates) -> str:
-    return f"{name} (for this page)" if name in taken else name
 
 
 def _light(gate: Gate | None, answered_by: str) -> Light:

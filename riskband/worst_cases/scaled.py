@@ -70,7 +70,8 @@ class ScaledNumber(NamedTuple):
             if kind == "mean":
                 return cls(family, kind)
             if kind == "worst":
-                return cls(family, kind, shift=(resolve_divergence(parameters[0]), _budget(parameters[1])))
+                size = float(check_budget(float_of(parameters[1])))
+                return cls(family, kind, shift=(resolve_divergence(parameters[0]), size))
             point = float(exactly(float_of(parameters[0])))  # the number that the certificate names
             if not (0.0 < point < 1.0 if kind == "quantile" else math.isfinite(point)):
                 raise ValueError("a level lies between 0 and 1, and a threshold is finite")
@@ -109,10 +110,6 @@ class ScaledNumber(NamedTuple):
             where = f"the clients of any network within budget {exactly(size)} in {f.title}"
             return f"the {scale.worst} mean {scale.noun} over {where}"
         return f"the mean {scale.noun} over unseen clients"
-
-
-def _budget(text: str) -> float:
-    return float(check_budget(float_of(text)))
 
 
 def change_bound(
