@@ -86,7 +86,6 @@ class ScaledAnswers(Answers):
     values: FloatArray  # as the clients measured them, shape (num_clients,)
     names: tuple[str, ...] | None
     groups: tuple[str | None, ...] | None
-
     responses: Responses
     scale: Scale  # the range of the numbers and its bad end
 
