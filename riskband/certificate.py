@@ -16,6 +16,7 @@ from riskband.wording import (
     TRAINERS_ANSWERED,
     chosen_before,
     confidence,
+    evenly,
     exactly,
     rounded_down,
     rounded_up,
@@ -162,7 +163,9 @@ class Certificate(Drawn):
             return str(given["number"])
         points = map(given.get, _PARAMETERS)
         single = (each[0] if isinstance(each, list) and len(each) == 1 else each for each in points)
-        parts = [_part(each) for each in single if isinstance(each, (str, float, int))]
+        parts = [
+            each if isinstance(each, str) else exactly(each) for each in single if isinstance(each, (str, float, int))
+        ]
         kind = () if given.keys() & {"measure", "weight", "comparison"} else (_KINDS.get(function, function),)
         whole = ("all",) if given.get("including_seen") else ()  # of a population, and not its next clients
         return ":".join([*kind, *whole, *parts])
@@ -293,7 +296,7 @@ class Certificate(Drawn):
         if self.lower is not None:
             is_telling |= np.asarray(self.lower) > 0.0
         places = np.argwhere(is_telling if np.any(is_telling) else np.ones_like(is_telling))
-        chosen = places[np.unique(np.linspace(0, len(places) - 1, _NUM_SHOWN).round().astype(int))]
+        chosen = places[evenly(len(places), _NUM_SHOWN)]
         return "; ".join(f"{self._bound_at(tuple(place))} at {self._name_of(place)}" for place in chosen.tolist())
 
     def _name_of(self, place: list[int]) -> str:
@@ -424,10 +427,6 @@ def recipe(function: str, arguments: Mapping[str, Any], source: Source) -> dict[
     """
     plain = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in arguments.items()}
     return {"function": function, "arguments": plain, **source.provenance()}
-
-
-def _part(parameter: str | float) -> str:
-    return parameter if isinstance(parameter, str) else exactly(parameter)
 
 
 def _number_or_curve(bound: float | FloatArray) -> float | FloatArray:

@@ -161,3 +161,15 @@ def test_of_few_clients_the_next_one_comes_first(tmp_path, scores, capsys):
     assert f"the change of the risk that the next client would measure <= {largest:.4f}" in capsys.readouterr().out
     assert compare(old, new, "--next", 0) == 2
     assert "must be a whole number >= 1" in capsys.readouterr().err
+
+
+def test_the_next_score_under_a_shift_is_said_from_its_bad_end(scores, capsys):
+    shift = {"divergence": "chi2", "budget": [0.001, 0.2]}
+    asked = ["--next", 1, "--divergence", "chi2", "--budget", 0.001, 0.2, "--delta", 0.3]
+    assert score(scores, "--higher-is-better", *asked) == 0
+    printed = capsys.readouterr().out
+    near, far = rb.next_clients(rb.ClientScores(AUC, True), 1, delta=0.3, **shift).lower
+    assert near > far == 0.0
+    assert f"): at least {near:.4f}\n" in printed
+    assert "): not bounded by these answers\n" in printed
+    assert "1.0000" not in printed

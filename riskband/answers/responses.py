@@ -193,6 +193,8 @@ class Answers(Shown):
     responses: Responses
     stored: ClassVar[tuple[str, ...]]
     """Fields that, with those of the responses, make the same answers again."""
+    stored_if_known: ClassVar[tuple[str, ...]] = ()
+    """Others, which are left out where they are None."""
 
     num_clients = _OfResponses[int]()
     num_missing = _OfResponses[int]()
@@ -227,7 +229,9 @@ class Answers(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Return keyword arguments that make these answers again, as plain data."""
-        return {**{name: plain(getattr(self, name)) for name in self.stored}, **self.responses.to_dict()}
+        known = [name for name in self.stored_if_known if getattr(self, name) is not None]
+        first, last = ({name: plain(getattr(self, name)) for name in names} for names in (self.stored, known))
+        return {**first, **self.responses.to_dict(), **last}
 
 
 def plain(value: Any) -> Any:

@@ -106,7 +106,7 @@ class ClientRisks(Answers):
     names: tuple[str, ...] | None
     groups: tuple[str | None, ...] | None
 
-    stored = ("values", "num_examples", "binary")
+    stored, stored_if_known = ("values", "num_examples", "binary"), ("names", "groups")
     shown = ("num_clients", "values", "num_examples", "binary")
 
     def __init__(
@@ -281,11 +281,6 @@ class ClientRisks(Answers):
         known = {"client": self.names, "group": self.groups}
         said = {name: list(values) for name, values in known.items() if values is not None}
         return to_pandas({**said, "loss": self.values, "num_examples": self.num_examples})
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return keyword arguments that make these answers again, with the names and groups that they have."""
-        said = {"names": self.names, "groups": self.groups}
-        return {**super().to_dict(), **{name: list(values) for name, values in said.items() if values is not None}}
 
     @property
     def above(self) -> ClientRisks:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from riskband.answers.responses import Answers, Responses, WhoAnswered, plain
+from riskband.answers.responses import Answers, Responses, WhoAnswered
 from riskband.answers.risks import ClientRisks, check_risks, upper_limit
 from riskband.checks import (
     FloatArray,
@@ -79,17 +79,17 @@ RISK = Scale("risk", article="a")
 CHANGE = Scale("change of the risk", -1.0, 1.0, article="a")
 
 
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class ScaledAnswers(Answers):
     """What `ClientChanges` and `ClientScores` have in common: a number of each client, on a scale."""
 
     values: FloatArray  # as the clients measured them, shape (num_clients,)
     names: tuple[str, ...] | None
     groups: tuple[str | None, ...] | None
+    responses: Responses
+    scale: Scale  # the range of the numbers and its bad end
 
-    @property
-    def scale(self) -> Scale:
-        """The range of the numbers and its bad end."""
-        raise NotImplementedError
+    stored_if_known: ClassVar[tuple[str, ...]] = ("names", "groups")
 
     @property
     def mirrored(self) -> ScaledAnswers:
@@ -156,12 +156,9 @@ class ClientChanges(ScaledAnswers):
     num_examples: IntArray
     binary: bool
     num_worse: IntArray | None
-    values: FloatArray
-    responses: Responses
-    names: tuple[str, ...] | None
-    groups: tuple[str | None, ...] | None
 
-    stored = ("old", "new", "num_examples", "binary")
+    scale = CHANGE  # they lie in [-1, 1], and 1 is the bad end
+    stored, stored_if_known = ("old", "new", "num_examples", "binary"), ("num_worse", "names", "groups")
     shown = ("num_clients", "values", "num_examples", "binary")
 
     def __init__(
@@ -214,11 +211,10 @@ class ClientChanges(ScaledAnswers):
             raise ValueError("clients must have names in both evaluations or in neither, got one of them; name them")
         if old.names is not None and new.names is not None:
             only = [sorted(set(one) - set(other)) for one, other in ((old.names, new.names), (new.names, old.names))]
-            if any(only):
-                found = " and ".join(
-                    f"{', '.join(each[:5])} {where}" for each, where in zip(only, _ONLY, strict=True) if each
-                )
-                raise ValueError(f"both evaluations must have the same clients, got {found}; drop them, or ask them")
+            said = [f"{', '.join(each[:5])} {where}" for each, where in zip(only, _ONLY, strict=True) if each]
+            if said:
+                got = " and ".join(said)
+                raise ValueError(f"both evaluations must have the same clients, got {got}; drop them, or ask them")
             new = new.of_clients(np.array([new.names.index(name) for name in old.names]))
         elif len(old) != len(new):
             raise ValueError(f"both must have the same clients, got {len(old)} and {len(new)}; name them, or drop some")
@@ -272,20 +268,10 @@ class ClientChanges(ScaledAnswers):
         after = before + counts[0] - counts[1]
         return cls(before / sizes, after / sizes, sizes, True, num_worse=counts[0], **rest)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return keyword arguments that make these answers again."""
-        said = {"num_worse": self.num_worse, "names": self.names, "groups": self.groups}
-        return {**super().to_dict(), **{name: plain(each) for name, each in said.items() if each is not None}}
-
     @property
     def own_assumptions(self) -> tuple[str, ...]:
         """That rows match, where no names and no counts of both models together say so."""
         return (SAME_ROWS,) if self.names is None and self.num_worse is None else ()
-
-    @property
-    def scale(self) -> Scale:
-        """Changes lie in [-1, 1], and 1 is the bad end."""
-        return CHANGE
 
     @property
     def num_better(self) -> IntArray | None:
@@ -353,14 +339,10 @@ class ClientScores(ScaledAnswers):
         If a value is no number in the range, there are fewer than two clients, or as for `ClientRisks`.
     """
 
-    values: FloatArray
     higher_is_better: bool
     name: str
     low: float
     high: float
-    responses: Responses
-    names: tuple[str, ...] | None
-    groups: tuple[str | None, ...] | None
 
     stored = ("values", "higher_is_better", "name", "low", "high")
     shown = ("name", "num_clients", "values", "higher_is_better")
@@ -377,41 +359,29 @@ class ClientScores(ScaledAnswers):
         groups: Sequence[str | None] | None = None,
         **who: Unpack[WhoAnswered],
     ) -> None:
-        remedy = "leave out clients without a score"
+        remedy, give = "leave out clients without a score", "give the range of the score"
         found = check_numbers("scores", values, remedy=remedy)
-        ends = [
-            check_number(which, end, remedy="give the range of the score")
-            for which, end in (("low", low), ("high", high))
-        ]
+        low, high = check_number("low", low, remedy=give), check_number("high", high, remedy=give)
         if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST or not name.isprintable():
             raise ValueError(
                 f"name of a score must be 1 to {_LONGEST} printable characters, got {name!r:.80}; say 'AUC'"
             )
-        if not 0.0 < ends[1] - ends[0] < np.inf:
+        if not 0.0 < high - low < np.inf:
             raise ValueError(
-                f"low must be below high, by a finite number, got {ends[0]:g} and {ends[1]:g}; give the range of scores"
+                f"low must be below high, by a finite number, got {low:g} and {high:g}; give the range of scores"
             )
         if found.ndim != 1 or found.size < 2:
             raise ValueError(f"scores must be one for each of at least 2 clients, got shape {found.shape}; {remedy}")
-        wrong = found[~((found >= ends[0]) & (found <= ends[1]))]
+        wrong = found[~((found >= low) & (found <= high))]
         if wrong.size:
             raise ValueError(
-                f"every {name} must lie in [{ends[0]:g}, {ends[1]:g}], got {in_full(wrong[0])}; {remedy}, or say which "
+                f"every {name} must lie in [{low:g}, {high:g}], got {in_full(wrong[0])}; {remedy}, or say which "
                 "range it has: low=..., high=..., known before any answer"
             )
         set_fields(self, values=found, higher_is_better=check_flag("higher_is_better", higher_is_better))
-        set_fields(self, name=name.strip(), low=ends[0], high=ends[1])
+        set_fields(self, name=name.strip(), low=low, high=high)
+        set_fields(self, scale=Scale(self.name, low, high, self.higher_is_better))
         _with_labels(self, names, groups, who)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return keyword arguments that make these answers again."""
-        said = {"names": self.names, "groups": self.groups}
-        return {**super().to_dict(), **{name: list(each) for name, each in said.items() if each is not None}}
-
-    @property
-    def scale(self) -> Scale:
-        """The range of the score and its bad end."""
-        return Scale(self.name, self.low, self.high, self.higher_is_better)
 
     @property
     def mirrored(self) -> ClientScores:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from riskband.answers.joint import JointRisks, check_joint_risks
-from riskband.bands.band import METHODS, Band, band, check_etas
+from riskband.bands.band import METHODS, Band, band, check_etas, subject_of
 from riskband.bands.local_steps import etas_of, marginal_eta
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, IntArray, check_choice, check_delta, check_fraction, check_kind, check_number
@@ -22,9 +22,7 @@ DEFAULT_MARGINAL_SHARE = 0.5
 
 def subject_of_risks(local: str) -> str:
     """Return what a joint distribution after this local step is the distribution of."""
-    if local == "observed":
-        return "the risks that an unseen client would measure on its own examples"
-    return "the risks of an unseen client"
+    return subject_of(local).replace("the risk", "the risks")
 
 
 @dataclass(frozen=True, eq=False)

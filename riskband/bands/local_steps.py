@@ -199,25 +199,20 @@ def etas_of(eta: float | str) -> tuple[float, ...]:
 def _at_etas(
     risks: ClientRisks, levels: Levels, etas: tuple[float, ...]
 ) -> tuple[tuple[Knots, ...], tuple[Knots, ...]]:
-    lower: tuple[Knots, ...] = ()
-    upper: tuple[Knots, ...] = ()
-    if levels.lower is not None:  # 1 - F <= (1 - level) / (1 - eta)
-        lower = tuple((risks.upper_limits(e), np.maximum((levels.lower - e) / (1.0 - e), 0.0)) for e in etas)
-    if levels.upper is not None:  # F <= level / (1 - eta)
-        upper = tuple((risks.lower_limits(e), np.minimum(levels.upper / (1.0 - e), 1.0)) for e in etas)
+    low, high = levels
+    # 1 - F <= (1 - level) / (1 - eta), and F <= level / (1 - eta).
+    lower = () if low is None else tuple((risks.upper_limits(e), np.maximum((low - e) / (1.0 - e), 0.0)) for e in etas)
+    upper = () if high is None else tuple((risks.lower_limits(e), np.minimum(high / (1.0 - e), 1.0)) for e in etas)
     return lower, upper
 
 
 def _closed_form(risks: ClientRisks, levels: Levels) -> tuple[tuple[Knots, ...], tuple[Knots, ...]]:
-    lower: tuple[Knots, ...] = ()
-    upper: tuple[Knots, ...] = ()
+    low, high = levels
     measured = partial(MeasuredBand.of_answers, num_examples=int(risks.num_examples[0]), is_binary=risks.binary)
-    if levels.lower is not None:
-        lower = measured(risks.values, levels.lower).lower_knots()
-    if levels.upper is not None:  # of one minus the loss
-        reflected = measured(1.0 - risks.values, 1.0 - levels.upper[::-1]).lower_knots()
-        upper = tuple((1.0 - points[::-1], 1.0 - found[::-1]) for points, found in reflected)
-    return lower, upper
+    lower = () if low is None else measured(risks.values, low).lower_knots()
+    # The upper side is the lower one of one minus the loss.
+    reflected = () if high is None else measured(1.0 - risks.values, 1.0 - high[::-1]).lower_knots()
+    return lower, tuple((1.0 - points[::-1], 1.0 - found[::-1]) for points, found in reflected)
 
 
 def _counted(

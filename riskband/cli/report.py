@@ -28,24 +28,17 @@ from riskband.worst_cases.scaled import CHANGES, SCORES, ScaledNumber
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Tell the parser of the sub-command what it takes."""
-    parser.add_argument(
-        "files", metavar="FILE.json", nargs="+", help="certificates of one evaluation; the first is on top"
-    )
-    parser.add_argument("-o", "--out", metavar="PAGE.html", required=True, help="where to write the page")
-    parser.add_argument("--title", help="what was evaluated (default: the name of the first file)")
-    parser.add_argument(
-        "--require",
-        metavar="REQUIREMENT",
-        nargs="+",
-        default=[],
-        help='such as "mean<=0.2", of numbers that the files certify; fixed before any answer was seen',
-    )
+    add = parser.add_argument
+    add("files", help="certificates of one evaluation; the first is on top", metavar="FILE.json", nargs="+")
+    add("-o", "--out", help="where to write the page", metavar="PAGE.html", required=True)
+    add("--title", help="what was evaluated (default: the name of the first file)")
+    required = 'such as "mean<=0.2", of numbers that the files certify; fixed before any answer was seen'
+    add("--require", help=required, metavar="REQUIREMENT", nargs="+", default=[])
     about = "what is said of the evaluation: model=…, data=…, date=…, author=…; in place of what the file says"
-    parser.add_argument("--about", metavar="KEY=VALUE", nargs="+", action="extend", default=[], help=about)
-    parser.add_argument(
-        "--public", action="store_true", help="without what clients measured; such a page cannot be computed again"
-    )
-    parser.add_argument("--json", action="store_true", help="print what the page says as JSON, and nothing else")
+    add("--about", help=about, metavar="KEY=VALUE", nargs="+", action="extend", default=[])
+    public = "without what clients measured; such a page cannot be computed again"
+    add("--public", help=public, action="store_true")
+    add("--json", help="print what the page says as JSON, and nothing else", action="store_true")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import riskband as rb
 from riskband.answers.doors import TableError, Wanted
@@ -25,6 +25,7 @@ from riskband.report.words import about
 from riskband.worst_cases.requirements import Requirement
 from riskband.worst_cases.scaled import SCORES, ScaledNumber
 
+T = TypeVar("T")
 _OF_SCORES = ("delta", "mean", "quantile", "survival", "require", "divergence", "budget", "next", "population")
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 DEFAULT_PILOT_SHARE = 0.2  # of the clients; the bounds, which are made of the others, widen by about a tenth
@@ -71,13 +72,8 @@ class Request:
     def risks(self) -> rb.ClientRisks:
         """Read the table; raises `TableError` with all that is wrong with it and with what is asked."""
         problems = problems_of(self._checks()) + self._contradictions() + self._wrong_outputs()
-        try:
-            risks = read_risks(self.file, self.wanted, framework=self.framework, noise=self.noise, **self.who)
-        except TableError as error:
-            problems += error.problems
-        if problems:
-            raise TableError(list(dict.fromkeys(problems)))  # some checks see the same mistake
-        return risks
+        read = partial(read_risks, self.file, self.wanted, framework=self.framework, noise=self.noise, **self.who)
+        return answers_of(read, problems)
 
     def scores(self) -> rb.ClientScores:
         """Read a table of scores; raises `TableError` with all that is wrong with it and with what is asked."""
@@ -95,16 +91,8 @@ class Request:
             problems.append(f"{', '.join(given)} needs losses with their numbers of examples: not for --score")
         if self.higher_is_better is None:
             problems.append("--score needs --higher-is-better or --lower-is-better: which end is the bad one")
-        of_score: dict[str, Any] = {"name": str(self.score), "ends": tuple(self.range), "framework": self.framework}
-        try:
-            scores = read_scores(
-                self.file, self.wanted, higher_is_better=bool(self.higher_is_better), **of_score, **self.who
-            )
-        except TableError as error:
-            problems += error.problems
-        if problems:
-            raise TableError(list(dict.fromkeys(problems)))
-        return scores
+        read = partial(read_scores, self.file, self.wanted, framework=self.framework, name=str(self.score), **self.who)
+        return answers_of(partial(read, higher_is_better=bool(self.higher_is_better), ends=tuple(self.range)), problems)
 
     @property
     def of_scores(self) -> dict[str, Any]:
@@ -229,6 +217,17 @@ def _file_problems(flag: str, path: str) -> list[str]:
         return []
     rule = f"{flag} must be in a folder that exists and can be written"
     return [f"{rule}, got {path!r}; make {folder} first"]
+
+
+def answers_of(read: Callable[[], T], problems: list[str]) -> T:
+    """Return what is read; raises `TableError` with the problems and those that reading meets, each once."""
+    try:
+        answers = read()
+    except TableError as error:
+        problems += error.problems
+    if problems:
+        raise TableError(list(dict.fromkeys(problems)))  # some checks see the same mistake
+    return answers
 
 
 def problems_of(checks: list[Callable[[], object]]) -> list[str]:

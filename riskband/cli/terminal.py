@@ -55,9 +55,8 @@ def _found(found: Findings, more: list[str]) -> list[str]:
     if by_band:
         lines += ["read off one band:"] if len(by_band) < len(found.certificates) else []
         lines += [line for name in by_band for line in _lines_of(found, name)]
-    lines += [
-        f"  {each}: not bounded from above by these answers, so without a certificate" for each in found.unbounded
-    ]
+    none = "not bounded from above by these answers, so without a certificate"
+    lines += [f"  {each}: {none}" for each in found.unbounded]
     lines += [f"  {found.more_clients}"] if found.more_clients else []
     lines += more
     lines += dict.fromkeys(f"  {each.statement}" for each in found.breakdowns)
@@ -88,8 +87,8 @@ def _lines_of(found: Findings, name: str) -> Iterator[str]:
             yield f"    {group} ({size} clients): {bounds}, measured {measured}"
     elif set(certificate.axes) == {"budget"}:
         yield f"  {quantity}"
-        for budget, value in zip(certificate.axes["budget"].tolist(), np.asarray(certificate.value), strict=True):
-            yield f"    budget {exactly(budget)}{_become(given['divergence'], budget)}: <= {rounded_up(value)}"
+        for budget, one in words.over_budget(certificate):
+            yield f"    budget {exactly(budget)}{_become(given['divergence'], budget)}: {words.bound_in_words(one)}"
         if why is not None:
             yield f"    where the bound is 1 it says nothing: {why}"
     elif rows := words.rows_of_next(certificate):

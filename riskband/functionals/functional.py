@@ -67,6 +67,10 @@ class ExtremalDistributions(NamedTuple):
     most_unequal: RiskDistribution | None
 
 
+def _at_zero(limits: QuantileLimits) -> float:
+    return 0.0
+
+
 @dataclass(frozen=True)
 class Functional:
     """A number that a distribution of client risks has, and how a band bounds it.
@@ -110,10 +114,10 @@ class Functional:
     name: str
     quantity: str
     of_distribution: Callable[[RiskDistribution], float] | None
-    range: tuple[float, float]
-    plug_in: PlugIn | None
-    cut: Callable[[QuantileLimits], float]
-    centre: Callable[[QuantileLimits], float]
+    range: tuple[float, float] = (0.0, 1.0)
+    plug_in: PlugIn | None = None
+    cut: Callable[[QuantileLimits], float] = _at_zero
+    centre: Callable[[QuantileLimits], float] = _at_zero
     is_relative: bool = True
     grows_in_convex_order: bool = True
     grows_with_risk: bool = False
@@ -336,19 +340,8 @@ def _growing(
     name: str, quantity: str, of_distribution: Callable[[RiskDistribution], float] | None, **rest: Any
 ) -> Functional:
     """What grows with every risk, in [0, 1]: with cut and centre 0 the extreme members are the sides of the band."""
-    return Functional(
-        name,
-        quantity,
-        of_distribution,
-        (0.0, 1.0),
-        None,
-        cut=lambda limits: 0.0,
-        centre=lambda limits: 0.0,
-        is_relative=False,
-        grows_in_convex_order=False,
-        grows_with_risk=True,
-        **rest,
-    )
+    kind: dict[str, Any] = {"is_relative": False, "grows_in_convex_order": False, "grows_with_risk": True}
+    return Functional(name, quantity, of_distribution, **kind, **rest)
 
 
 def _integral(distribution: RiskDistribution, cumulative: Curve) -> float:
@@ -565,13 +558,15 @@ def _generalised_entropy(order: float) -> Functional:
     )
 
 
+def _over_mean(distribution: RiskDistribution, number: float) -> float:
+    return float(number) / distribution.mean if distribution.mean else 0.0
+
+
 def _coefficient_of_variation() -> Functional:
     def of_distribution(distribution: RiskDistribution) -> float:
         """Standard deviation over mean, centred first: E R² - m² would lose half of the digits near equality."""
-        if distribution.mean == 0.0:
-            return 0.0
         deviations = distribution.risks - distribution.mean
-        return float(np.sqrt(np.sum(distribution.weights * deviations**2))) / distribution.mean
+        return _over_mean(distribution, np.sqrt(np.sum(distribution.weights * deviations**2)))
 
     rule = extremal.power_rule(2.0, lambda total, mean: np.sqrt(np.maximum(total / mean**2 - 1.0, 0.0)))
     name, quantity = "coefficient_of_variation", "the coefficient of variation"
@@ -584,10 +579,8 @@ def _hoover() -> Functional:
     """E|R - m|/(2m): the part of all risk that would have to move to make the risks equal. [DC] definition 7."""
 
     def of_distribution(distribution: RiskDistribution) -> float:
-        if distribution.mean == 0.0:
-            return 0.0
         shortfalls = np.maximum(distribution.mean - distribution.risks, 0.0)
-        return float(np.sum(distribution.weights * shortfalls)) / distribution.mean
+        return _over_mean(distribution, np.sum(distribution.weights * shortfalls))
 
     searches = extremal.hoover_plug_in, extremal.hoover_cut, extremal.hoover_centre
     return Functional("hoover", "the Hoover index", of_distribution, (0.0, 1.0), *searches)

@@ -21,7 +21,7 @@ from riskband.worst_cases.requirements import (
     read_requirements,
     verdicts_on,
 )
-from riskband.worst_cases.scaled import CHANGES, SCORES, ScaledNumber, change_bound, score_bound
+from riskband.worst_cases.scaled import ScaledNumber, change_bound, families_of, score_bound
 
 _UNASKED = {ClientChanges: ("change", "harmed:0.05"), ClientScores: ("score",)}
 
@@ -102,9 +102,8 @@ def certified_on_scale(
     budget: float | list[float] = 0.0,
 ) -> Findings:
     """Return what is found of changes or scores: each number, and the next clients, with an equal part of delta."""
-    gated = read_requirements(require, answers.scale)
-    families = CHANGES if isinstance(answers, ClientChanges) else SCORES
-    behind = [str(ScaledNumber.of(name, families)) for name in numbers_behind(gated)]
+    gated, families = read_requirements(require, answers), families_of(answers)
+    behind = numbers_behind(gated)
     named = [numbers] if isinstance(numbers, str) or not isinstance(numbers, Iterable) else numbers
     asked = [str(ScaledNumber.of(name, families)) for name in named]
     has_next = num_next is not None or population is not None

@@ -35,6 +35,7 @@ from riskband.report.words import (
     measured,
     num_clients_of,
     of_rank,
+    over_budget,
     percent,
     question,
     rows_of_next,
@@ -44,7 +45,7 @@ from riskband.report.words import (
     who_answered,
 )
 from riskband.verification import why_it_says_nothing
-from riskband.wording import TRAINERS_ANSWERED, confidence, exactly, rounded_down, short_delta
+from riskband.wording import TRAINERS_ANSWERED, confidence, evenly, exactly, rounded_down, short_delta
 from riskband.worst_cases.divergences import resolve_divergence
 from riskband.worst_cases.requirements import FAIL, PASS
 
@@ -56,17 +57,11 @@ if TYPE_CHECKING:
 
     Certificates = Mapping[str, Certificate]
 
-_TAILS = dict(
-    zip(
-        TAILS,
-        (
-            "Half of the unseen clients have a risk of",
-            "Nine in ten unseen clients have a risk of",
-            "The mean risk of the worst-off tenth of unseen clients is",
-        ),
-        strict=True,
-    )
-)
+_TAILS = {
+    TAILS[0]: "Half of the unseen clients have a risk of",
+    TAILS[1]: "Nine in ten unseen clients have a risk of",
+    TAILS[2]: "The mean risk of the worst-off tenth of unseen clients is",
+}
 _HOLDS = {"groups": "with those of the same groups", "band": "with all of its band", "own": "by itself"}
 _MOST_ARROWS = 150  # of one chart: more would touch
 _MOST_CLIENTS_LISTED = 1_000  # those with the largest losses; a row is 130 bytes of a page of 1 MB
@@ -133,7 +128,8 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
     shifted = {name: each for name, each in certificates.items() if scaled and _is_of_other_networks(each)}
     left = ((name, each) for name, each in certificates.items() if each.axes or each is not main)
     others = [each for name, each in left if not (name in shifted or each.name in shown)]
-    everything = {**certificates, **{_unused(name, certificates): each for name, each in made.items()}}
+    own = {f"{name} (for this page)" if name in certificates else name: each for name, each in made.items()}
+    everything = {**certificates, **own}
     kind, number, example = subject_of(found.answers)
     once = said_once((*everything.values(), *filter(None, (gate,))), delta=found.delta)
     of_these = partial(about_these, answers=found.answers)
@@ -181,10 +177,6 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
         "deltas": {name: short_delta(each.delta) for name, each in everything.items()},
         "made_here": tuple(made),
     }
-
-
-def _unused(name: str, taken: Certificates) -> str:
-    return f"{name} (for this page)" if name in taken else name
 
 
 def _light(gate: Gate | None, answered_by: str) -> Light:
@@ -290,10 +282,8 @@ def _rows_of_next(certificate: Certificate) -> Iterator[Row]:
         shift = f", budget {budget} in {resolve_divergence(of['divergence']).title}" if budget else ""
         yield Row(f"Of the next clients, those that {above}{shift}", most, "–", LABELS[certificate.validity])
     if certificate.kind == "next" and set(certificate.axes) == {"budget"}:  # of one next client
-        for n, budget in enumerate(certificate.axes["budget"].tolist()):
-            lower = None if certificate.lower is None else float(np.asarray(certificate.lower)[n])
-            one = replace(certificate, axes={}, value=float(np.asarray(certificate.value)[n]), lower=lower)
-            said = capital(f"{certificate.quantity}, budget {exactly(budget)}")
+        for size, one in over_budget(certificate):
+            said = capital(f"{certificate.quantity}, budget {exactly(size)}")
             yield Row(said, bound_in_words(one), "–", LABELS[certificate.validity])
 
 
@@ -350,7 +340,7 @@ def _charts(found: Findings, scaled: ScaledAnswers | None, *, public: bool) -> I
 def _client_chart(found: Findings, answers: ScaledAnswers) -> Chart:
     """Clients from the worst to the best: arrows from the old to the new loss, or bars at their scores."""
     order, end = _worst_first(answers.values, answers), answers.values
-    order = order[np.unique(np.linspace(0, order.size - 1, min(order.size, _MOST_ARROWS)).round().astype(int))]
+    order = order[evenly(order.size, _MOST_ARROWS)]
     title, noun, what, start = "What clients measured", answers.scale.noun, f"their {answers.scale.noun}", end
     kinds = {"as measured": ("bound", np.full(order.size, True))}
     if isinstance(answers, ClientChanges):

@@ -6,7 +6,8 @@ Also the page's standing words: labels of numbers, questions for assumptions, an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from riskband.answers.responses import (
     TRUE_ANSWERS,
 )
 from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS
-from riskband.answers.scaled import RISK, Scale, ScaledAnswers, is_scaled, rebuilt
+from riskband.answers.scaled import RISK, Scale, is_scaled, rebuilt
 from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate, as_sentence
 from riskband.checks import FloatArray
 from riskband.functionals.functional import resolve
@@ -30,13 +31,14 @@ from riskband.wording import (
     FALSE_IN_GENERAL,
     confidence,
     down_to_digits,
+    evenly,
     exactly,
     rounded_down,
     rounded_up,
     short_delta,
 )
 from riskband.worst_cases.divergences import binary_worst_case, resolve_divergence
-from riskband.worst_cases.scaled import CHANGES, SCORES, ScaledNumber
+from riskband.worst_cases.scaled import ScaledNumber, families_of, level_of_limits
 
 LABELS = {"certificate": "certificate", "refuted": f"published, {FALSE_IN_GENERAL}", "estimate": "ESTIMATE"}
 """What stands beside a number, by the validity of its certificate."""
@@ -80,6 +82,7 @@ _QUESTIONS = {
     FRESH_CLIENTS: "Did the clients that answered have no part in training, tuning or choosing the model?",
     TRUE_ANSWERS: "Did every client report the loss that it really measured?",
 }
+_MEANS = ("mean", "change", "score")  # of all unseen clients
 _MOST_OF_NEXT = 5  # lines on the next clients
 _WITHIN = "the target network is within the stated "
 
@@ -151,6 +154,13 @@ def bound_in_words(certificate: Certificate) -> str:
     return f"at least {low}" if low else f"at most {high}" if high else "not bounded by these answers"
 
 
+def over_budget(certificate: Certificate) -> Iterator[tuple[float, Certificate]]:
+    """Return each budget of a curve over budgets alone, with the certificate of one number that it is there."""
+    for n, budget in enumerate(certificate.axes["budget"].tolist()):
+        lower = None if certificate.lower is None else float(np.asarray(certificate.lower)[n])
+        yield budget, replace(certificate, axes={}, value=float(np.asarray(certificate.value)[n]), lower=lower)
+
+
 def sentence(certificate: Certificate) -> str:
     """Return its statement, of changes and scores without an end of their range, which says nothing."""
     is_of_risks = not is_scaled(certificate.recipe["answers"])
@@ -197,26 +207,18 @@ def about_these(text: str, answers: Mapping[str, Any]) -> str:
 
 def measured(name: str, answers: Mapping[str, Any], members: Sequence[int] | None = None) -> str:
     """Return a number of the clients that answered, or of some of them, as measured; a dash where none was."""
-    if is_scaled(answers):
-        return _measured_on_scale(name, rebuilt(answers))
+    scaled = rebuilt(answers) if is_scaled(answers) else None
     values = np.asarray(answers.get("values", ()))
     values = values[:, 0] if "radii" in answers else values  # without a movement
-    if values.ndim != 1 or not values.size or answers.get("noise"):
+    if scaled is None and (values.ndim != 1 or not values.size or answers.get("noise")):
         return NOTHING
-    some, sizes = slice(None) if members is None else members, np.asarray(answers["num_examples"])
     try:
+        if scaled is not None:
+            return f"{ScaledNumber.of(name, families_of(scaled)).measured(scaled):.4f}"
+        some, sizes = slice(None) if members is None else members, np.asarray(answers["num_examples"])
         return f"{resolve(name).measured(values[some], sizes[some]):.4f}"
     except ValueError:  # a worst case is nothing that clients measure
         return NOTHING
-
-
-def _measured_on_scale(name: str, answers: ScaledAnswers) -> str:
-    try:
-        number = ScaledNumber.of(name, {**CHANGES, **SCORES})
-    except ValueError:
-        return NOTHING
-    found = number.measured(answers)
-    return NOTHING if found is None else f"{found:.4f}"
 
 
 def attack(answers: Mapping[str, Any]) -> tuple[str, ...]:
@@ -328,11 +330,9 @@ def who_answered(answers: Mapping[str, Any]) -> dict[str, str]:
 
 def num_clients_of(answers: Mapping[str, Any]) -> int:
     """Return how many clients answered, from the answers in a recipe; 0 if they do not say."""
-    return (
-        int(np.sum(np.atleast_2d(answers["counts"])[0]))
-        if "counts" in answers
-        else len(answers.get("values", answers.get("new", ())))
-    )
+    if "counts" in answers:
+        return int(np.sum(np.atleast_2d(answers["counts"])[0]))
+    return len(answers.get("values", answers.get("new", ())))
 
 
 def group_rows(certificate: Certificate) -> tuple[tuple[str, str, str, str], ...]:
@@ -351,21 +351,22 @@ def of_rank(certificate: Certificate) -> str:
     """Return how sure a bound is that is one of the measured risks, whose delta follows from its rank; or ""."""
     if "rank" not in certificate.recipe["arguments"]:
         return ""
-    num_clients = num_clients_of(certificate.recipe["answers"])
-    return (
-        f"by itself with probability at least {confidence(certificate.delta)}: by its rank among {num_clients} clients"
-    )
+    rank = f"by its rank among {num_clients_of(certificate.recipe['answers'])} clients"
+    return f"by itself with probability at least {confidence(certificate.delta)}: {rank}"
 
 
 def of_few(certificates: Mapping[str, Certificate]) -> str:
     """Return what more clients would allow, where the next one stands first since there are few; or ""."""
-    if not any(map(of_rank, certificates.values())) or any(each.kind == "quantile" for each in certificates.values()):
+    some = certificates.values()
+    if not any(map(of_rank, some)) or any(each.kind.endswith("quantile") for each in some):
         return ""
-    delta = next((each.delta for each in certificates.values() if each.kind == "mean"), USUAL_DELTA)
-    needed = f"{num_clients_needed(0.9, delta=delta)} clients or more at delta = {short_delta(delta)}"
-    return (
-        f"a bound of what nine in ten unseen clients have needs {needed}, and one of the worst tenth's mean more still"
-    )
+    delta = next((each.delta for each in some if each.kind in _MEANS), USUAL_DELTA)
+    answers = next(iter(some)).recipe["answers"]
+    level, have, tail = 0.9, "have", ", and one of the worst tenth's mean more still"
+    if is_scaled(answers):
+        level, have, tail = (level_of_limits(level), have, "") if "old" in answers else (level, "would measure", "")
+    needed = f"{num_clients_needed(level, delta=delta)} clients or more at delta = {short_delta(delta)}"
+    return f"a bound of what nine in ten unseen clients {have} needs {needed}{tail}"
 
 
 def rows_of_next(certificate: Certificate) -> tuple[tuple[str, str, str], ...]:
@@ -383,18 +384,11 @@ def rows_of_next(certificate: Certificate) -> tuple[tuple[str, str, str], ...]:
     for budget, values in zip(budgets, np.atleast_2d(np.asarray(bad)), strict=True):
         shares = scale.to_unit(values)
         first = np.flatnonzero((shares < 1.0) & (np.diff(shares, prepend=np.inf) < 0.0))
-        shown = first[
-            np.unique(np.linspace(0, max(first.size - 1, 0), _MOST_OF_NEXT).round().astype(int))[: first.size]
-        ]
+        shown = first[evenly(first.size, _MOST_OF_NEXT)]
         size = "" if math.isnan(budget) else exactly(budget)
-        found += [
-            (
-                size,
-                f"{verb} {scale.article} {scale.noun} {scale.beyond} {rounded(values[n])}",
-                f"at most {n} of {values.size}",
-            )
-            for n in shown
-        ]
+        for n in shown:
+            above = f"{scale.article} {scale.noun} {scale.beyond} {rounded(values[n])}"
+            found.append((size, f"{verb} {above}", f"at most {n} of {values.size}"))
         if not shown.size:
             found.append((size, f"{verb} any {scale.noun}", f"all {values.size} may"))
     return tuple(found)

@@ -77,6 +77,11 @@ def down_to_digits(value: float) -> str:
     return f"{float(rounded):.4g}"
 
 
+def evenly(num_places: int, most: int) -> npt.NDArray[np.int64]:
+    """Return at most so many of the places 0, 1, ..., num_places - 1, the first and the last among them."""
+    return np.unique(np.linspace(0, num_places - 1, min(num_places, most)).round().astype(np.int64))
+
+
 def chosen_before(**choices: tuple[object, object]) -> tuple[str, ...]:
     """Return the assumption that choices were made before any answer was seen; none if all are defaults.
 

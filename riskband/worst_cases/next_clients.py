@@ -262,9 +262,7 @@ def _quantity(
     which = "k-th largest" if k is None else _ordinal(k)
     risk = "the risk" if num_clients == 1 else f"the {which} risk"
     clients = "the next client" if who == "the next 1" else f"{who} clients"
-    said = (
-        f"{risk} {'that' if local == 'observed' else 'of'} {clients}{' would measure' if local == 'observed' else ''}"
-    )
+    said = f"{risk} that {clients} would measure" if local == "observed" else f"{risk} of {clients}"
     return said if network is None else f"on {network}, {said}"
 
 

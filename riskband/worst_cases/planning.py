@@ -337,9 +337,8 @@ class _Assumed(NamedTuple):
                 f"a plan needs either a prior or a pilot, got {'none' if prior is None else 'both'}; {_PRIOR}"
             )
         if pilot is not None:
-            check_kind(
-                "pilot", pilot, ClientRisks, remedy="make it of the earlier answers: ClientRisks(losses, num_examples)"
-            )
+            remedy = "make it of the earlier answers: ClientRisks(losses, num_examples)"
+            check_kind("pilot", pilot, ClientRisks, remedy=remedy)
         is_binary = (pilot is None or pilot.binary) if binary is None else check_flag("binary", binary)
         risks, lines = _prior_distribution(prior) if pilot is None else pilot_distribution(pilot)
         kind = "the loss is 0-1" if is_binary else "losses are 0 or 1, the noisiest kind, but the gate does not know it"
@@ -354,11 +353,9 @@ def _prior_distribution(prior: str | RiskDistribution | None) -> tuple[RiskDistr
         return prior, (f"the risks of clients are taken to have the distribution given, of mean {prior.mean:.4g}",)
     name, *numbers = prior.split(":") if isinstance(prior, str) else ("",)
     try:
-        mean, spread = map(float, numbers)
+        mean, spread = map(float, numbers if name.lower() == "beta" else ())
     except ValueError as error:
         raise ValueError(f"prior {prior!r:.80} cannot be read; {_PRIOR}") from error
-    if name.lower() != "beta":
-        raise ValueError(f"prior {prior!r:.80} cannot be read; {_PRIOR}")
     words = (
         f"the risks of clients are taken to be Beta-distributed with mean {mean:g} and standard deviation {spread:g}"
     )

@@ -32,7 +32,7 @@ from riskband.wording.shown import Shown, shortened
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence, robust_mean
 from riskband.worst_cases.next_clients import next_clients
 from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
-from riskband.worst_cases.scaled import CHANGES, SCORES, ScaledNumber, change_bound, score_bound
+from riskband.worst_cases.scaled import CHANGES, SCORES, ScaledNumber, change_bound, families_of, score_bound
 
 Source = Band | ClientRisks | ScaledAnswers
 
@@ -135,11 +135,8 @@ class Requirement:
 
     def verdict(self, lower: float, upper: float) -> str:
         """What follows if the number lies between these ends: "PASS", "FAIL" or "NOT DECIDED"."""
-        sure, refuted = (
-            (upper <= self.limit, lower > self.limit)
-            if self.relation == "<="
-            else (lower >= self.limit, upper < self.limit)
-        )
+        limit, is_upper = self.limit, self.relation == "<="
+        sure, refuted = (upper <= limit, lower > limit) if is_upper else (lower >= limit, upper < limit)
         return PASS if sure else FAIL if refuted else NOT_DECIDED
 
 
@@ -328,7 +325,7 @@ def require(
     >>> rb.require(answers, "mean<=0.2", delta=0.05).verdict
     'PASS'
     """
-    asked = read_requirements(requirements, source.scale if isinstance(source, ScaledAnswers) else None)
+    asked = read_requirements(requirements, source if isinstance(source, ScaledAnswers) else None)
     if not asked:
         raise ValueError(f"at least one requirement must be given, got none; {_EXAMPLE}")
     names = numbers_behind(asked)
@@ -341,15 +338,19 @@ def require(
 
 
 def read_requirements(
-    given: str | Requirement | Iterable[str | Requirement], scale: Scale | None = None
+    given: str | Requirement | Iterable[str | Requirement], answers: ScaledAnswers | None = None
 ) -> list[Requirement]:
-    """Return each requirement once; raises ValueError for anything else, or a limit beyond the range of a score."""
+    """Return each requirement once; raises ValueError for anything else, or for what is none of changes or scores."""
     several = [given] if isinstance(given, (str, Requirement)) else given
     if not isinstance(several, Iterable):
         raise ValueError(f"requirements must be text or a list of it, got {given!r:.80}; {_EXAMPLE}")
     found = list(dict.fromkeys(map(Requirement.of, several)))
+    if answers is None:
+        return found
     for each in found:
-        if scale is not None and math.isinf(each.number.range[0]):
+        ScaledNumber.of(each.name, families_of(answers))  # raises ValueError, with the numbers that there are
+        if math.isinf(each.number.range[0]):
+            scale = answers.scale
             each.require_open(scale.low, scale.high, f"that is the range of the {scale.noun}")
     return found
 
@@ -414,9 +415,8 @@ def _ends(certificates: Mapping[str, Certificate], number: Number) -> tuple[floa
     """Both ends for a number, the end of its range where nothing bounds it, and the certificates that they are of."""
     upper, plain = (certificates.get(name) for name in (number.name, number.plain or number.name))
     (low, high), found = number.range, tuple(dict.fromkeys(filter(None, (upper, plain))))
-    if (
-        upper is not None and plain is not None and number.plain and upper.lower is not None
-    ):  # the worst is the smallest
+    # The worst is the smallest.
+    if upper is not None and plain is not None and number.plain and upper.lower is not None:
         return float(upper.lower), float(plain.value), found
     lower_end = low if plain is None or plain.lower is None else float(plain.lower)
     return lower_end, high if upper is None else float(upper.value), found

@@ -45,6 +45,11 @@ _ETA = 0.2
 _METHODS = {"mean": CONSTANT_STAKES, "quantile": "order statistic", "share": "exact binomial"}
 
 
+def families_of(answers: ScaledAnswers) -> Mapping[str, str]:
+    """Return `CHANGES` or `SCORES`: the numbers that such answers have."""
+    return CHANGES if isinstance(answers, ClientChanges) else SCORES
+
+
 class ScaledNumber(NamedTuple):
     """What is bounded: a mean, a quantile, a share of clients, or the worst mean over shifted networks."""
 
@@ -65,7 +70,8 @@ class ScaledNumber(NamedTuple):
             if kind == "mean":
                 return cls(family, kind)
             if kind == "worst":
-                return cls(family, kind, shift=(resolve_divergence(parameters[0]), _budget(parameters[1])))
+                size = float(check_budget(float_of(parameters[1])))
+                return cls(family, kind, shift=(resolve_divergence(parameters[0]), size))
             point = float(exactly(float_of(parameters[0])))  # the number that the certificate names
             if not (0.0 < point < 1.0 if kind == "quantile" else math.isfinite(point)):
                 raise ValueError("a level lies between 0 and 1, and a threshold is finite")
@@ -78,13 +84,15 @@ class ScaledNumber(NamedTuple):
         shift = [] if self.shift is None else [self.shift[0].name, exactly(self.shift[1])]
         return ":".join([self.family, *([] if math.isnan(self.point) else [exactly(self.point)]), *shift])
 
-    def measured(self, answers: ScaledAnswers) -> float | None:
-        """Its value for the clients that answered, as they measured; None for a worst case."""
+    def measured(self, answers: ScaledAnswers) -> float:
+        """Return its value for the clients that answered, as they measured; raises ValueError for a worst case."""
         if self.kind == "mean":
             return float(np.mean(answers.values))
         if self.kind == "quantile":
             return float(np.quantile(answers.values, self.point, method="inverted_cdf"))
-        return float(np.mean(_beyond(answers, answers.values, self.point))) if self.kind == "share" else None
+        if self.kind == "share":
+            return float(np.mean(_beyond(answers, answers.values, self.point)))
+        raise ValueError(f"{self} is a worst case, which no client measures")
 
     def quantity(self, scale: Scale, *, local: str) -> str:
         """What it is, as the subject of a sentence."""
@@ -102,10 +110,6 @@ class ScaledNumber(NamedTuple):
             where = f"the clients of any network within budget {exactly(size)} in {f.title}"
             return f"the {scale.worst} mean {scale.noun} over {where}"
         return f"the mean {scale.noun} over unseen clients"
-
-
-def _budget(text: str) -> float:
-    return float(check_budget(float_of(text)))
 
 
 def change_bound(
@@ -219,8 +223,15 @@ def _ends(
     """Both ends of a number, the smaller one first, each with so much of delta; or the bad one as both."""
     scale, mirrored = answers.scale, answers.mirrored
     if number.kind == "share":
-        most = _most_beyond(answers, number.point, part, eta)
-        return 1.0 - _most_beyond(mirrored, number.point, part, eta, is_mirrored=True), most
+        above = answers.upper_limits(eta) if eta else answers.values
+        below = (
+            -mirrored.upper_limits(eta) if eta else answers.values
+        )  # of changes: limits of single scores are not known
+        most, most_others = (
+            float(clopper_pearson(counted(answers.unit, some), answers.num_counted, part)) / (1.0 - eta)
+            for some in (_beyond(answers, above, number.point), ~_beyond(answers, below, number.point))
+        )
+        return 1.0 - min(most_others, 1.0), min(most, 1.0)
     level = 1.0 - number.point if scale.is_higher_better else number.point
     bad = _bad_end(answers, number.kind, level, part, eta)
     near = 1.0 - _bad_end(mirrored, number.kind, 1.0 - level, part, eta) if is_from_both else bad
@@ -235,28 +246,23 @@ def _bad_end(answers: ScaledAnswers, kind: str, level: float, delta: float, eta:
     if kind == "mean":
         return constant_stakes_upper_mean(unit.worst_completion(unit.values), delta=delta)
     values = answers.scale.to_unit(answers.upper_limits(eta)) if eta else unit.values
-    # At most a share (1 - level) of the true numbers is above the quantile, of the limits no less than 1 - eta of it.
-    rank = quantile_rank(unit.num_counted, level=1.0 - (1.0 - level) * (1.0 - eta), delta=delta)
+    rank = quantile_rank(unit.num_counted, level=level_of_limits(level, eta), delta=delta)
     return order_statistic(unit, values, rank)
 
 
-def _most_beyond(
-    answers: ScaledAnswers, threshold: float, delta: float, eta: float, *, is_mirrored: bool = False
-) -> float:
-    """Upper limit for the share of clients beyond a threshold, or mirrored for that of all others."""
-    values = answers.upper_limits(eta) if eta else answers.values
-    is_beyond = _beyond(answers, values, threshold, is_mirrored=is_mirrored)
-    return min(float(clopper_pearson(counted(answers.unit, is_beyond), answers.num_counted, delta)) / (1.0 - eta), 1.0)
+def level_of_limits(level: float, eta: float = _ETA) -> float:
+    """Return the level of the quantile of limits of single clients that is above one of the clients' true numbers.
+
+    At most a share (1 - level) of the true numbers is above the quantile, of the limits no less than 1 - eta of it.
+    """
+    return 1.0 - (1.0 - level) * (1.0 - eta)
 
 
-def _beyond(
-    answers: ScaledAnswers, values: FloatArray, threshold: float, *, is_mirrored: bool = False
-) -> npt.NDArray[np.bool_]:
-    """Which values are beyond a threshold, or mirrored are not: a change if it is above it, a score also if equal."""
+def _beyond(answers: ScaledAnswers, values: FloatArray, threshold: float) -> npt.NDArray[np.bool_]:
+    """Which values are beyond a threshold: a change if it is above it, a score also if equal."""
     if isinstance(answers, ClientChanges):
-        return values >= -threshold if is_mirrored else values > threshold
-    is_low = answers.scale.is_higher_better != is_mirrored
-    return np.asarray((values <= threshold if is_low else values >= threshold) != is_mirrored)
+        return values > threshold
+    return values <= threshold if answers.scale.is_higher_better else values >= threshold
 
 
 def assumptions_of(answers: ScaledAnswers, *, needs_binary: bool = False) -> tuple[str, ...]:

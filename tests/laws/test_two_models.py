@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 import riskband as rb
 from riskband.certificate import Certificate
+from riskband.report.compared import certified_on_scale
 from tests.laws.draws import DELTAS
 
 OF_CHANGES = ["change", "change_quantile:0.8", "change_quantile:0.1", "harmed:0.02", "harmed:-0.1"]
@@ -243,6 +245,47 @@ def test_what_is_required_of_scores_and_changes_has_the_direction_that_is_writte
     assert rb.require(minutes, "score_quantile:0.9<=60", delta=0.05).verdict == "PASS"
 
 
+def test_answers_that_differ_in_anything_are_not_equal():
+    changes = [([0.1, 0.2], [0.1, 0.3], 10), ([0.1, 0.2], [0.1, 0.3], 20), ([0.1, 0.2], [0.2, 0.3], 10)]
+    labels = [{}, {"names": ["a", "b"]}, {"groups": ["x", None]}, {"num_missing": 1}, {"contamination": 1}]
+    made = [lambda each=each: rb.ClientChanges(*each) for each in changes]
+    made += [lambda who=who: rb.ClientChanges(*changes[0], num_worse=[0, 2], **who) for who in labels]
+    made += [
+        lambda who=who: rb.ClientScores([0.1, 0.2], True, **who) for who in [*labels, {"name": "AUC"}, {"high": 2.0}]
+    ]
+    made.append(lambda: rb.ClientScores([0.1, 0.2], False))
+    for first, one in enumerate(made):
+        for second, other in enumerate(made):
+            assert (one() == other()) == (first == second)
+        assert hash(one()) == hash(one())
+
+
+def test_what_is_required_is_a_number_of_these_answers():
+    changes, scores = rb.ClientChanges.from_counts([1] * 30, [2] * 30, 50), rb.ClientScores([0.5] * 30, True)
+    for answers, name in ((changes, "mean"), (changes, "score"), (scores, "change"), (scores, "next:20:0.3")):
+        own = "change" if answers is changes else "score"
+        with pytest.raises(ValueError, match=rf"'{name}' cannot be read: .*; write '{own}' or '{own}_quantile:"):
+            rb.require(answers, f"{name}<=0.2", delta=0.1)
+
+
+@pytest.mark.parametrize("delta", [0.05, 0.2])
+def test_few_are_told_how_many_clients_bound_nine_in_ten_at_the_delta_of_the_mean(delta):
+    def of(num_clients):
+        changes = rb.ClientChanges.from_counts([1] * num_clients, [2] * num_clients, 5_000)
+        return changes, rb.ClientScores([0.4] * num_clients, False)
+
+    for family, few in zip(("change", "score"), of(9), strict=True):
+        found = certified_on_scale(few, delta=delta)
+        said = re.fullmatch(
+            rf"a bound of .* needs (\d+) .* at delta = {found.certificates[family].delta:g}", found.more_clients
+        )
+        for num_clients, is_bounded in ((int(said[1]) - 1, False), (int(said[1]), True)):
+            answers = dict(zip(("change", "score"), of(num_clients), strict=True))[family]
+            bound = rb.change_bound if family == "change" else rb.score_bound
+            top = bound(answers, f"{family}_quantile:0.9", delta=found.certificates[family].delta).value
+            assert (top < 1.0) == is_bounded
+
+
 def test_estimates_stay_estimates():
     trained = rb.ClientChanges.from_counts(*MANY, 100, answered_by="trainers")
     assert rb.change_bound(trained, "change", delta=0.1).validity == "estimate"
@@ -312,8 +355,8 @@ REFUSED = {
     "no delta": (lambda: rb.change_bound(CHANGES, "change", delta=0.0), "delta must be in"),
     "risks": (lambda: rb.change_bound(AB, "change", delta=0.1), "must be of type ClientChanges"),
     "changes for risks": (lambda: rb.mean_bound(CHANGES, delta=0.1), "must be of type ClientRisks"),
-    "a risk required": (lambda: rb.require(CHANGES, "mean<=0.1", delta=0.1), "got ClientChanges"),
-    "a change required": (lambda: rb.require(MINUTES, "change<=0.1", delta=0.1), "must be of type ClientChanges"),
+    "a risk required": (lambda: rb.require(CHANGES, "mean<=0.1", delta=0.1), "write 'change'"),
+    "a change required": (lambda: rb.require(MINUTES, "change<=0.1", delta=0.1), "write 'score'"),
     "a limit in percent": (
         lambda: rb.require(rb.ClientScores([0.5] * 9, False), "score<=70", delta=0.1),
         "some of its values from 0 to 1 and not all, got <= 70; that is the range of the score",

@@ -373,17 +373,12 @@ _FORWARDS = {kind: getattr(kind, "forward", None) for kind in (nn.Sequential, *R
 
 def has_hooks(layer: nn.Module) -> bool:
     """Return whether a module may compute something else, or have other gradients, than its type shows."""
-    local = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
-    of_all = (
-        hooks_of_all._global_forward_hooks,
-        hooks_of_all._global_forward_pre_hooks,
-        hooks_of_all._global_backward_hooks,
-        hooks_of_all._global_backward_pre_hooks,
-    )
+    kinds = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
+    hooks = (getattr(of, f"{start}_{kind}") for of, start in ((layer, ""), (hooks_of_all, "_global")) for kind in kinds)
     # What an instance has of its own comes before what its class says: a forward, a compiled call, a _conv_forward.
     has_own = any(hasattr(type(layer), name) for name in vars(layer))
     forward = getattr(type(layer), "forward", None)
-    return any((*local, *of_all)) or has_own or _FORWARDS.get(type(layer), forward) is not forward
+    return any(hooks) or has_own or _FORWARDS.get(type(layer), forward) is not forward
 
 
 def check_layer(name: str, layer: nn.Module) -> None:
