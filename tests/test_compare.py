@@ -85,6 +85,15 @@ def test_the_next_changes_under_a_shift(old, new, capsys):
     assert "budget 0: at most 1 of 3 measure a change of the risk above" in printed
 
 
+def test_the_figure_is_drawn(tmp_path, old, new, capsys):
+    pytest.importorskip("matplotlib")
+    assert compare(old, new, "--plot", tmp_path / "change.svg") == 0
+    drawn = (tmp_path / "change.svg").read_text()
+    assert f"{(WORSE < BETTER).sum()} of {K} clients: better" in drawn
+    assert compare(old, new, "--plot", tmp_path / "change.doc") == 2
+    assert "--plot must end in one of" in capsys.readouterr().err
+
+
 def test_other_clients_other_sizes_and_the_same_file_are_refused(tmp_path, old, new, capsys):
     short = table(tmp_path / "short.csv", {"site": NAMES[2:], "loss": [0.1] * (K - 2), "n": [N] * (K - 2)})
     assert compare(old, short) == 2

@@ -14,8 +14,10 @@ from riskband.answers.files import read_risks
 from riskband.answers.responses import ANSWERED_BY, who_made_the_model
 from riskband.checks import spelled
 from riskband.cli.certify import add_columns, several, write
-from riskband.cli.request import how_read, problems_of, wanted_of
+from riskband.cli.request import figure_problems, how_read, problems_of, wanted_of
 from riskband.cli.terminal import summary_on_scale
+from riskband.plots.bands import save_figure
+from riskband.plots.changes import changes_figure
 from riskband.report.words import about
 from riskband.worst_cases.requirements import EXIT_STATUS
 
@@ -23,9 +25,10 @@ from riskband.worst_cases.requirements import EXIT_STATUS
 def run(options: argparse.Namespace) -> int:
     """Read the tables, compare each new model with the old one, print that, and write what was asked for."""
     wanted, many = wanted_of(options, options.num_examples), len(options.new) > 1
-    problems = problems_of([partial(about, options.about)])
-    if many and (options.out or options.json):
-        problems.append("--out and --json are for one new model; say --delta 0.05 / (number of models) for each")
+    problems = problems_of([partial(about, options.about)]) + figure_problems("--plot", options.plot)
+    if many and (options.out or options.json or options.plot):
+        rule = "--out, --json and --plot are for one new model"
+        problems.append(f"{rule}; say --delta 0.05 / (number of models) for each")
     who: dict[str, Any] = {"answered_by": options.answered_by, "num_missing": options.num_missing}
     read = {}
     for file in (options.old, *options.new):
@@ -50,6 +53,11 @@ def run(options: argparse.Namespace) -> int:
         say(summary_on_scale(found, changes, how_read=title))
         statuses.append(0 if found.gate is None else found.gate.exit_status)
         write(found, options, say=say)
+        if options.plot:
+            shown = [each for each in found.certificates.values() if not each.axes]
+            figure = changes_figure(changes.values, old_risks=changes.old, certificates=shown, title=Path(file).name)
+            save_figure(figure, options.plot)
+            say(f"figure: {options.plot}")
     return next(status for status in EXIT_STATUS.values() if status in statuses)
 
 
@@ -74,5 +82,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     required = "'change<=0.01' (non-inferiority), 'harmed:0.02<=0.1' (do no harm): exit status 0, 1 or 3"
     add("--require", help=f"PASS, FAIL or NOT DECIDED: {required}", **again, nargs="+", metavar="NAME<=LIMIT")
     add("--out", help="write the certificates, with all that is needed to verify them", metavar="FILE.json")
+    add("--plot", help="draw each client from its old risk to its new one (.png, .svg or .pdf)", metavar="FILE.png")
     add("--json", help="print what --out writes, and nothing else", action="store_true")
     add("--about", help="what the page says of the evaluation: model=...", **again, nargs="+", metavar="KEY=VALUE")
