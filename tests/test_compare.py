@@ -76,7 +76,7 @@ def test_several_new_models_share_delta(tmp_path, old, new, capsys):
     printed = capsys.readouterr().out
     assert printed.count("with probability at least 0.975 this holds") == 2
     assert compare(old, new, again, "--json") == 2
-    assert "--out and --json are for one new model" in capsys.readouterr().err
+    assert "--out, --json and --plot are for one new model" in capsys.readouterr().err
 
 
 def test_the_next_changes_under_a_shift(old, new, capsys):
