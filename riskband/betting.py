@@ -25,7 +25,7 @@ from riskband.checks import FloatArray, IntArray
 from riskband.search import bisect_number, root_from_above
 from riskband.wording import chosen_before
 
-ORDER_IS_UNINFORMATIVE = "the order of the clients in the input, or of their names, says nothing about their risks"
+ORDER_IS_UNINFORMATIVE = "the order of the clients in the input, or of their names, says nothing about their answers"
 
 CONSTANT_STAKES = "betting with constant stakes"
 AVERAGED_BETS = "betting averaged over fixed orders"

@@ -1,9 +1,11 @@
 """`riskband compare` and `riskband certify --score`, used as a user would."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
+from scipy.stats import beta
 
 import riskband as rb
 from riskband.cli import main
@@ -182,3 +184,68 @@ def test_the_next_score_under_a_shift_is_said_from_its_bad_end(scores, capsys):
     assert f"): at least {near:.4f}\n" in printed
     assert "): not bounded by these answers\n" in printed
     assert "1.0000" not in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--group", "site"], "--group needs losses"),
+        (["--num-examples", 100, "--binary"], "--num-examples, --binary needs losses"),
+        (["--accuracy"], "--accuracy needs losses"),
+        (["--not-binary"], "--binary needs losses"),
+        (["--pilot-share", 0.3], "--pilot-share needs --tune"),
+        (["--budget", 0.3], "--budget needs --divergence"),
+        (["--missing", "worst"], "--missing worst needs --num-missing"),
+        (["--require", "score_share:60<=0.2"], "the threshold of 'score_share:60' must lie in [0, 1]"),
+    ],
+)
+def test_no_option_of_losses_is_ignored_of_scores(scores, capsys, arguments, message):
+    """Until this test they were taken and not used, or read the AUC as an accuracy of one example."""
+    assert score(scores, "--higher-is-better", *arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "of 1 example" not in error
+
+
+@pytest.mark.parametrize("arguments", [["--higher-is-better"], ["--lower-is-better"], ["--range", 0, 5]])
+def test_the_direction_of_a_score_is_no_direction_of_a_loss(old, capsys, arguments):
+    """Accuracies with --higher-is-better alone were read as losses."""
+    assert main(["certify", str(old), "--num-examples", "n", *map(str, arguments)]) == 2
+    assert "--range need --score; of accuracies say --accuracy" in capsys.readouterr().err
+
+
+def test_shares_of_scores_are_asked_in_the_unit_of_the_score(tmp_path, capsys):
+    wait = table(tmp_path / "wait.csv", {"site": NAMES, "auc": [100.0] * 39 + [250.0]})
+    asked = ["--lower-is-better", "--range", 0, 1440, "--survival", 240]
+    assert score(wait, *asked) == 0
+    expected = beta.ppf(0.95, 2, K - 1)  # Clopper-Pearson's limit: one of K
+    printed = capsys.readouterr().out
+    assert "a measured AUC of 240 or more <= " in printed
+    assert float(printed.split("240 or more <= ")[1].split()[0]) == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_second_divergence_and_a_file_that_would_be_overwritten_are_refused(tmp_path, old, new, capsys):
+    """The last divergence was taken and the first forgotten; --out took the place of a table."""
+    before = new.read_text()
+    assert compare(old, new, "--divergence", "chi2", "--divergence", "kl", "--out", new) == 2
+    error = capsys.readouterr().err
+    assert "one --divergence at a time, got chi2, kl" in error
+    assert "must be different files" in error
+    assert new.read_text() == before
+    assert compare(old, new, "--out", tmp_path / "no" / "change.json") == 2
+    assert "--out must be in a folder that exists" in capsys.readouterr().err
+    third = shutil.copy(old, tmp_path / "third.csv")
+    assert compare(old, new, third, "--delta", 1.5) == 2  # each of the two would have had .75
+    assert "delta must" in capsys.readouterr().err
+
+
+def test_a_rise_in_percent_is_no_rise_of_a_risk(old, new, capsys):
+    """harmed:5 passed, as if it were 5 %: no risk rises by 5."""
+    assert compare(old, new, "--require", "harmed:5<=0.1") == 2
+    assert "a rise between -1 and 1" in capsys.readouterr().err
+
+
+def test_nothing_that_is_assumed_of_scores_speaks_of_their_risks(scores, capsys):
+    for more in (["--divergence", "chi2"], ["--answered-by", "trainers"]):
+        assert score(scores, "--higher-is-better", *more) == 0
+        assert "risks" not in capsys.readouterr().out

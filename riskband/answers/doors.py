@@ -130,7 +130,7 @@ def read_columns(frame: Any, wanted: Wanted, door: Door, *, is_noisy: bool, cont
         raise TableError(problems)
     warn_of_empty([known[row] or door.place(row) for row in empty], stacklevel=4)
     values, sizes = values[is_kept], sizes[is_kept].astype(np.int64)
-    if wanted.accuracy is not None:
+    if wanted.accuracy is not None and not wanted.is_score:
         values, places = _shares(values) if wanted.percent else values, list(map(door.place, rows))
         problem = share_problem(values, sizes, contamination=contamination, places=places, word=door.binary)
         if problem and wanted.binary is not False:

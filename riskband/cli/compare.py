@@ -12,9 +12,9 @@ import riskband as rb
 from riskband.answers.doors import TableError
 from riskband.answers.files import read_risks
 from riskband.answers.responses import ANSWERED_BY, who_made_the_model
-from riskband.checks import spelled
+from riskband.checks import check_delta, spelled
 from riskband.cli.certify import add_columns, several, write
-from riskband.cli.request import figure_problems, how_read, problems_of, wanted_of
+from riskband.cli.request import how_read, output_problems, problems_of, wanted_of
 from riskband.cli.terminal import summary_on_scale
 from riskband.plots.bands import save_figure
 from riskband.plots.changes import changes_figure
@@ -25,7 +25,10 @@ from riskband.worst_cases.requirements import EXIT_STATUS
 def run(options: argparse.Namespace) -> int:
     """Read the tables, compare each new model with the old one, print that, and write what was asked for."""
     wanted, many = wanted_of(options, options.num_examples), len(options.new) > 1
-    problems = problems_of([partial(about, options.about)]) + figure_problems("--plot", options.plot)
+    problems = problems_of([partial(about, options.about), partial(check_delta, options.delta)])
+    problems += output_problems([options.old, *options.new], options.out, plot=options.plot)
+    if len(options.divergence) > 1:
+        problems.append(f"one --divergence at a time, got {', '.join(options.divergence)}; ask for each")
     if many and (options.out or options.json or options.plot):
         rule = "--out, --json and --plot are for one new model"
         problems.append(f"{rule}; say --delta 0.05 / (number of models) for each")
@@ -36,15 +39,13 @@ def run(options: argparse.Namespace) -> int:
             read[file] = read_risks(file, wanted, **who)
         except TableError as error:
             problems += [f"{file}: {line}" for line in error.problems]
-    if len(read) < len(options.new) + 1 and not problems:
-        problems.append(f"the tables must be different files, got {', '.join([options.old, *options.new])}")
     if problems:
         raise TableError(list(dict.fromkeys(problems)))
     say = partial(print, file=sys.stderr) if options.json else print
     say(who_made_the_model(options.answered_by, option="--answered-by {}"))
     asked = {"numbers": options.number, "require": options.require, "num_next": options.next}
     budget = options.budget or ([0.05, 0.1] if options.divergence else 0.0)
-    asked |= {"population": options.population, "divergence": options.divergence, "budget": budget}
+    asked |= {"population": options.population, "divergence": next(iter(options.divergence), None), "budget": budget}
     statuses = []
     for file in options.new:
         changes = rb.ClientChanges.between(read[options.old], read[file])
@@ -77,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--number", help=f"{numbers}change_quantile:0.9, worst_change:chi2:0.1", **again, nargs="+", metavar="NAME")
     add("--next", type=int, metavar="N", help="the largest, second largest, ... change that the next N would measure")
     add("--population", type=int, metavar="N", help="the clients were drawn at random from so many")
-    add("--divergence", type=spelled, choices=sorted(rb.DIVERGENCES), help="the mean, or the next, under shifts")
+    add("--divergence", type=spelled, choices=sorted(rb.DIVERGENCES), **again, nargs="+", help="worst cases within it")
     add("--budget", type=float, nargs="+", metavar="SIZE", help="its sizes (default: 0.05 0.1)")
     required = "'change<=0.01' (non-inferiority), 'harmed:0.02<=0.1' (do no harm): exit status 0, 1 or 3"
     add("--require", help=f"PASS, FAIL or NOT DECIDED: {required}", **again, nargs="+", metavar="NAME<=LIMIT")

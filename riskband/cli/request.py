@@ -27,6 +27,7 @@ from riskband.worst_cases.scaled import SCORES, ScaledNumber
 
 T = TypeVar("T")
 _OF_SCORES = ("delta", "mean", "quantile", "survival", "require", "divergence", "budget", "next", "population")
+_OF_LOSSES = {"num_examples": 1.0, "group": None, "accuracy": None, "percent": False, "binary": None}
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 DEFAULT_PILOT_SHARE = 0.2  # of the clients; the bounds, which are made of the others, widen by about a tenth
 
@@ -71,7 +72,7 @@ class Request:
 
     def risks(self) -> rb.ClientRisks:
         """Read the table; raises `TableError` with all that is wrong with it and with what is asked."""
-        problems = problems_of(self._checks()) + self._contradictions() + self._wrong_outputs()
+        problems = problems_of(self._checks()) + self._contradictions()
         read = partial(read_risks, self.file, self.wanted, framework=self.framework, noise=self.noise, **self.who)
         return answers_of(read, problems)
 
@@ -81,9 +82,10 @@ class Request:
         refused = [each.name for each in fields(Asked) if each.name not in _OF_SCORES]
         given = [name for name in refused if getattr(self.asked, name) != getattr(usual, name)]
         given += [name for name in ("noise", "tune", "plot", "plot_dispersion") if getattr(self, name)]
+        given += [name for name, unsaid in _OF_LOSSES.items() if getattr(self.wanted, name) != unsaid]
         given = [f"--{name.replace('_', '-')}" for name in given if name not in ("band", "groups")]
         names = self.of_scores["numbers"]
-        problems = self._wrong_outputs()
+        problems = self._contradictions()
         problems += problems_of([*self._checks(), *(partial(ScaledNumber.of, name, SCORES) for name in names)])
         if len(self.asked.divergence) > 1:
             problems.append(f"--score takes one --divergence, got {', '.join(self.asked.divergence)}; ask for each")
@@ -115,7 +117,7 @@ class Request:
             *([partial(check_pilot_share, self.pilot_share)] if self.tune else []),
             partial(check_budget, asked.budget),
             partial(check_fraction, "--quantile", asked.quantile),
-            partial(check_fraction, "--survival", asked.survival),
+            *([partial(check_fraction, "--survival", asked.survival)] if self.score is None else []),
             *(partial(resolve, name, called="measure") for name in asked.measure),
             *(partial(Requirement.of, text) for text in asked.require),
             *(partial(check_tail_level, level) for level in asked.cvar),
@@ -131,13 +133,16 @@ class Request:
         ]
 
     def _contradictions(self) -> list[str]:
+        """What does not go together, or could not be written in the end, found before anything is computed."""
         asked, has_ball, tunes = self.asked, bool(self.asked.divergence), bool(self.tune)
         is_counted = "num_missing" in self.who or self.wanted.drop_missing
         method_too = f"--tune makes the band, so it cannot be {asked.method!r} too; leave out one of the two"
         target, at = asked.target is not None, asked.at is not None
         pilot, dispersion = self.pilot_share != DEFAULT_PILOT_SHARE, self.plot_dispersion is not None
         blind = self.who["missing"] == "worst" and not is_counted
+        of_scores = self.score is None and (self.higher_is_better is not None or list(self.range) != [0.0, 1.0])
         rules = [
+            (of_scores, "--higher-is-better, --lower-is-better and --range need --score; of accuracies say --accuracy"),
             (tunes and asked.method != "berk_jones", method_too),
             (at and not target, "--at needs --target: it says which share of clients the target is for"),
             (
@@ -160,17 +165,8 @@ class Request:
                 "--plot-dispersion needs --measure: it draws these, such as gini",
             ),
         ]
-        return [text for is_wrong, text in rules if is_wrong]
-
-    def _wrong_outputs(self) -> list[str]:
-        """What could not be written in the end, found before anything is computed."""
-        problems = [] if self.out is None else _file_problems("--out", self.out)
-        problems += figure_problems("--plot", self.plot) + figure_problems("--plot-dispersion", self.plot_dispersion)
-        named = list(filter(None, [self.file, self.out, self.plot, self.plot_dispersion]))
-        if len({Path(path).resolve() for path in named}) < len(named):
-            files = "the table, --out, --plot and --plot-dispersion"
-            problems.append(f"{files} must be different files; one would overwrite another")
-        return problems
+        unwritable = output_problems([self.file], self.out, plot=self.plot, plot_dispersion=self.plot_dispersion)
+        return [text for is_wrong, text in rules if is_wrong] + unwritable
 
 
 def wanted_of(options: argparse.Namespace, num_examples: str) -> Wanted:
@@ -206,6 +202,17 @@ def figure_problems(flag: str, path: str | None) -> list[str]:
         problems.append(f"{flag} must end in one of {', '.join(FIGURE_ENDINGS)}, got {path!r}")
     if importlib.util.find_spec("matplotlib") is None:
         problems.append('figures need matplotlib, which is not installed; run: pip install "riskband[plots]"')
+    return problems
+
+
+def output_problems(tables: list[str], out: str | None, **plots: str | None) -> list[str]:
+    """Return what could not be written in the end: no folder, another ending, or one file would overwrite another."""
+    problems = [] if out is None else _file_problems("--out", out)
+    for name, path in plots.items():
+        problems += figure_problems(f"--{name.replace('_', '-')}", path)
+    named = list(filter(None, [*tables, out, *plots.values()]))
+    if len({Path(path).resolve() for path in named}) < len(named):
+        problems.append(f"tables and what is written must be different files, got {', '.join(named)}; name others")
     return problems
 
 

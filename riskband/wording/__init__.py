@@ -12,7 +12,7 @@ CHOSEN_BEFORE = "chosen before any answer was seen: "
 """Begins the assumption that names every choice that could have been made by looking at the answers."""
 
 TRAINERS_ANSWERED = (
-    "the clients that answered helped to train the model: their risks say little about clients that did not"
+    "the clients that answered helped to train the model: their answers say little about clients that did not"
 )
 """The assumption that makes an estimate of whatever was computed."""
 

@@ -73,8 +73,8 @@ class ScaledNumber(NamedTuple):
                 size = float(check_budget(float_of(parameters[1])))
                 return cls(family, kind, shift=(resolve_divergence(parameters[0]), size))
             point = float(exactly(float_of(parameters[0])))  # the number that the certificate names
-            if not (0.0 < point < 1.0 if kind == "quantile" else math.isfinite(point)):
-                raise ValueError("a level lies between 0 and 1, and a threshold is finite")
+            if not (math.isfinite(point) if family == "score_share" else -float(family == "harmed") < point < 1.0):
+                raise ValueError("a level lies between 0 and 1, a rise between -1 and 1, and a threshold is finite")
         except ValueError as error:
             examples = " or ".join(repr(_EXAMPLES[each]) for each in among)
             raise ValueError(f"the number {name!r:.80} cannot be read: {error}; write {examples}") from error
@@ -185,6 +185,9 @@ def _bound(
     answers: ScaledAnswers, function: str, number: ScaledNumber, delta: float, sides: str, local: str
 ) -> Certificate:
     delta, sides, scale = check_delta(delta), check_choice("sides", sides, SIDES), answers.scale
+    if number.kind == "share" and not scale.low <= number.point <= scale.high:
+        ends = f"[{scale.low:g}, {scale.high:g}], the range of the {scale.noun}"
+        raise ValueError(f"the threshold of '{number}' must lie in {ends}; give it in the unit of the answers")
     eta = _ETA if local == "marginal" and number.kind in ("quantile", "share") else 0.0
     is_from_both = sides == "two" and number.kind != "worst"
     if number.shift is not None:

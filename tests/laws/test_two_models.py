@@ -161,7 +161,7 @@ def test_a_worst_mean_assumes_what_its_bets_do():
     of_unit = rb.worst_case_mean(CHANGES.unit, divergence="kl", budget=0.1, delta=0.1)
     assert made.method == of_unit.method
     assert made.value == pytest.approx(2.0 * of_unit.value - 1.0)
-    order = "the order of the clients in the input, or of their names, says nothing about their risks"
+    order = "the order of the clients in the input, or of their names, says nothing about their answers"
     assert order in made.assumptions
     assert order not in MADE["change"].assumptions
 
