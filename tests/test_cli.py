@@ -944,6 +944,8 @@ def test_the_others_of_a_federation_and_what_it_must_be(table, losses, capsys):
     assert run(table, "--num-examples", 100, "--population", 75) == 0
     bound = rb.next_clients(rb.ClientRisks(losses, NUM_EXAMPLES), population=75, delta=0.05).value[-1]
     assert f"at most 14 of 15 measure a risk above {rounded_up(bound)}" in capsys.readouterr().out
+    assert run(table, "--num-examples", 100, "--population", 61, "--delta", 0.5) == 0
+    assert "the risk that 1 other of 61 clients would measure <= " in capsys.readouterr().out
     assert run(table, "--num-examples", 100, "--population", 60) == 2
     assert "population must be above the number of clients asked, 60, got 60" in capsys.readouterr().err
     assert run(table, "--num-examples", 100, "--population", 0, "--next", 0, "--divergence", "kl") == 2

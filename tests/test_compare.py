@@ -249,3 +249,14 @@ def test_nothing_that_is_assumed_of_scores_speaks_of_their_risks(scores, capsys)
     for more in (["--divergence", "chi2"], ["--answered-by", "trainers"]):
         assert score(scores, "--higher-is-better", *more) == 0
         assert "risks" not in capsys.readouterr().out
+
+
+def test_a_page_as_json_says_no_end_of_a_range(tmp_path, scores, capsys):
+    """It said "at least 0.0000" of a quantile that 14 clients do not bound."""
+    out = tmp_path / "auc.json"
+    assert score(scores, "--higher-is-better", "--quantile", 0.1, "--out", out) == 0
+    capsys.readouterr()
+    assert main(["report", str(out), "-o", str(tmp_path / "auc.html"), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)["statements"]["score_quantile:0.1"]
+    assert "not bounded by these answers" in said
+    assert "0.0000" not in said

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     page = report_page(own or certificates, title=title, require=gate or (), facts=facts, public=options.public)
     out.write_text(page, encoding="utf-8")
     if options.json:
-        said = {name: each.statement for name, each in certificates.items()}
+        said = {name: words.sentence(each) for name, each in certificates.items()}
         verdicts = None if gate is None else gate.to_dict()
         print(json.dumps({"page": str(out), "public": options.public, "statements": said, "gate": verdicts}, indent=1))
     else:

@@ -258,10 +258,9 @@ class KeepRisks:
         """
         both = old.risks(old_round, **who), self.risks(round, **who)
         kept = old._kept_round(old_round), self._kept_round(round)
-        if not all(each.names for each in kept):
-            raise ValueError(
-                "changes need names in both evaluations; watch both strategies, or say KeepRisks(name=...)"
-            )
+        if not all(each.names for each in kept) or not {*kept[0].names} & {*kept[1].names}:
+            rule = "changes need names in both evaluations, and the same ones"
+            raise ValueError(f"{rule}; node ids may be new in each run: say KeepRisks(name=...), or watch both in one")
         only = set(kept[0].names) ^ set(kept[1].names)
         if only:
             rule = "clients measured in one of the two evaluations only, and count as missing"

@@ -255,7 +255,7 @@ def _quantity(
     num_clients = population if whole and population is not None else num_next
     who = f"the next {num_clients}"
     if population is not None:
-        who = f"all {population}" if whole else f"{num_next} others of {population}"
+        who = f"all {population}" if whole else f"{num_next} other{'s' * (num_next > 1)} of {population}"
     if above is not None:
         where = "" if network is None else f" on {network}"
         return f"the number of clients, of {who}, that would measure a risk above {exactly(above)}{where}"

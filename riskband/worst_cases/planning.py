@@ -254,8 +254,8 @@ def plan(
     if not options:
         raise ValueError(
             f"no plan for {requirement}: not even {MOST_CLIENTS:,} clients with {max(sizes):,} examples each pass with "
-            f"probability {power:g}; the number is {truth:.4g} if the assumption is right: ask for more examples, or a "
-            "limit farther from it"
+            f"probability {power:g}; the number is {truth:.4g}{' on average' * is_of_next(requirement)} if the "
+            "assumption is right: ask for more examples, or a limit farther from it"
         )
     at_hand = () if here is None else tuple(search.look(here, _PRECISE).option for search in searches)
     tried = tuple(search.found[size].option for search in searches for size in sorted(search.found))

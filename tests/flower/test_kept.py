@@ -398,8 +398,13 @@ def test_who_is_in_one_of_two_evaluations_only_is_missing_by_name():
 
 def test_changes_without_names_or_of_other_examples_are_refused():
     unnamed = kept_by(is_watched=False)
-    with pytest.raises(ValueError, match="changes need names in both evaluations; watch both strategies"):
+    with pytest.raises(ValueError, match="changes need names in both evaluations"):
         unnamed.changes_since(unnamed, num_missing=0)
+    this, other = (
+        kept_by(app(told=lambda k, of=of: {"site": f"{of}-{k}"}), accuracy="eval_acc", name="site") for of in "ab"
+    )
+    with pytest.raises(ValueError, match="the same ones; node ids may be new in each run"):
+        this.changes_since(other)  # until this test only "at least 2 clients are needed, got 0" was said
     grown = app(lambda k, r: {"num-examples": SIZES[k] * r}, told=lambda k: {"site": f"site-{k}"})
     kept = kept_by(grown, accuracy="eval_acc", name="site")
     with pytest.raises(ValueError, match="evaluated on the same examples, got other numbers of them in 12 clients"):

@@ -52,7 +52,7 @@ def test_power_for_next_clients_is_a_binomial_sum(shift, limit):
         answers = [rb.ClientRisks(np.repeat([1.0, 0.0], [n, size - n]), 50, True) for n in counts]
         is_sure = [rb.next_clients(each, 10, above=0.5, delta=0.1, **within).value <= limit for each in answers]
         assert option.power == pytest.approx(binom.pmf(counts, size, 0.1) @ is_sure, abs=0.02)
-    with pytest.raises(ValueError, match="not even 4,096 clients"):
+    with pytest.raises(ValueError, match=r"not even 4,096 clients .*; the number is 0.1 on average if"):
         rb.plan("next:1:0.5<=0", prior=ZERO_OR_ONE, num_examples=50, delta=0.1)
 
 
