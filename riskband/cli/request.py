@@ -140,12 +140,9 @@ class Request:
         target, at = asked.target is not None, asked.at is not None
         pilot, dispersion = self.pilot_share != DEFAULT_PILOT_SHARE, self.plot_dispersion is not None
         blind = self.who["missing"] == "worst" and not is_counted
-        is_directed = self.score is None and (self.higher_is_better is not None or list(self.range) != [0.0, 1.0])
+        directed = self.score is None and (self.higher_is_better is not None or list(self.range) != [0.0, 1.0])
         rules = [
-            (
-                is_directed,
-                "--higher-is-better, --lower-is-better and --range need --score; of accuracies say --accuracy",
-            ),
+            (directed, "--higher-is-better, --lower-is-better and --range need --score; of accuracies say --accuracy"),
             (tunes and asked.method != "berk_jones", method_too),
             (at and not target, "--at needs --target: it says which share of clients the target is for"),
             (
