@@ -62,7 +62,7 @@ LIMITS = (
     "the stated probability does not hold.",
     "The probability is over which clients and examples happened to be drawn, once. Evaluate again and again until a "
     "result pleases, and one will.",
-    "It is about the model that was evaluated, and not about a later version of it.",
+    "It is about what was evaluated, and not about a later version of it.",
 )
 """What no certificate says."""
 
