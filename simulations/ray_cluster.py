@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from server.problems import ConfigError
 from simulations.engine import Engine
 
-_CONNECT_TIMEOUT = 5.0
+_CONNECT_TIMEOUT = 5.0  # s: a machine of the same network answers in far less
 _PROBE_TIMEOUT = 120.0  # s: Ray takes up to a minute to find that a node is dead
 _REMEDY = (
     "run on a machine of the cluster (`ray start --address=HEAD:PORT` makes it one), with the same versions of Python "

@@ -6,6 +6,7 @@ and back: there a number of a client is bounded as a risk is.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +29,7 @@ from riskband.checks import (
 from riskband.wording import in_full
 
 SAME_ROWS = "old and new are of the same clients, in the same order"
-_LONGEST = 40  # characters of a score's name
+_LONGEST = 40  # characters of a score's name, which stands in every sentence about it
 _ROUNDING = 1e-15  # of a number in [0, 1] that 1 was taken from
 
 
@@ -80,7 +81,7 @@ CHANGE = Scale("change of the risk", -1.0, 1.0, article="a")
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
-class ScaledAnswers(Answers):
+class ScaledAnswers(Answers, ABC):
     """What `ClientChanges` and `ClientScores` have in common: a number of each client, on a scale."""
 
     values: FloatArray  # as the clients measured them, shape (num_clients,)
@@ -92,9 +93,9 @@ class ScaledAnswers(Answers):
     stored_if_known: ClassVar[tuple[str, ...]] = ("names", "groups")
 
     @property
+    @abstractmethod
     def mirrored(self) -> ScaledAnswers:
         """The same, with the other end as the bad one: its upper limits are lower limits of these."""
-        raise NotImplementedError
 
     def from_unit(self, shares: FloatArray) -> FloatArray:
         """Numbers of the scale; those that a client measured with the digits that it measured them with."""
@@ -102,10 +103,6 @@ class ScaledAnswers(Answers):
         order = order[np.minimum(np.searchsorted(self.unit.values[order], shares - _ROUNDING), order.size - 1)]
         is_measured = np.abs(self.unit.values[order] - shares) <= _ROUNDING
         return np.where(is_measured, self.values[order], self.scale.from_unit(shares))
-
-    def upper_limits(self, eta: float) -> FloatArray:
-        """Upper limits of what is true of each client, each alone wrong with probability at most `eta`."""
-        raise NotImplementedError
 
     @cached_property
     def unit(self) -> ClientRisks:
@@ -392,6 +389,13 @@ class ClientScores(ScaledAnswers):
 def is_scaled(answers: Mapping[str, Any]) -> bool:
     """Return whether stored answers are changes or scores."""
     return "higher_is_better" in answers or "old" in answers
+
+
+def scale_of(answers: Mapping[str, Any]) -> Scale | None:
+    """Return the scale of stored changes or scores; None for risks."""
+    if "higher_is_better" in answers:
+        return Scale(answers["name"], answers["low"], answers["high"], answers["higher_is_better"])
+    return CHANGE if "old" in answers else None
 
 
 def rebuilt(answers: Mapping[str, Any]) -> ScaledAnswers:

@@ -21,6 +21,8 @@ from riskband.plots.changes import changes_figure
 from riskband.report.words import about
 from riskband.worst_cases.requirements import EXIT_STATUS
 
+_BUDGETS = (0.05, 0.1)  # the smaller ones of `certify`: changes are bounded less sharply than risks
+
 
 def run(options: argparse.Namespace) -> int:
     """Read the tables, compare each new model with the old one, print that, and write what was asked for."""
@@ -44,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     say = partial(print, file=sys.stderr) if options.json else print
     say(who_made_the_model(options.answered_by, option="--answered-by {}"))
     asked = {"numbers": options.number, "require": options.require, "num_next": options.next}
-    budget = options.budget or ([0.05, 0.1] if options.divergence else 0.0)
+    budget = options.budget or (list(_BUDGETS) if options.divergence else 0.0)
     asked |= {"population": options.population, "divergence": next(iter(options.divergence), None), "budget": budget}
     statuses = []
     for file in options.new:
@@ -79,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--next", type=int, metavar="N", help="the largest, second largest, ... change that the next N would measure")
     add("--population", type=int, metavar="N", help="the clients were drawn at random from so many")
     add("--divergence", type=spelled, choices=sorted(rb.DIVERGENCES), **again, nargs="+", help="worst cases within it")
-    add("--budget", type=float, nargs="+", metavar="SIZE", help="its sizes (default: 0.05 0.1)")
+    add("--budget", type=float, nargs="+", metavar="SIZE", help=f"its sizes (default: {' '.join(map(str, _BUDGETS))})")
     required = "'change<=0.01' (non-inferiority), 'harmed:0.02<=0.1' (do no harm): exit status 0, 1 or 3"
     add("--require", help=f"PASS, FAIL or NOT DECIDED: {required}", **again, nargs="+", metavar="NAME<=LIMIT")
     add("--out", help="write the certificates, with all that is needed to verify them", metavar="FILE.json")

@@ -16,6 +16,7 @@ from riskband.certificate import USUAL_DELTA
 from riskband.functionals.functional import resolve
 from riskband.groups.group_bands import smallest_group
 from riskband.report.findings import Findings, findings
+from riskband.report.words import TAIL_LEVEL
 from riskband.wording import exactly
 from riskband.worst_cases.requirements import (
     Requirement,
@@ -31,10 +32,10 @@ DEFAULT_BUDGETS = (0.05, 0.1, 0.2)  # in chi2 a tenth of the clients may become 
 TAILS = ("quantile:0.5", "quantile:0.9", "cvar:0.9")
 """What is read off a band that is wanted for itself, unless it was asked for."""
 
-_UNASKED = ("mean", "quantile:0.9", "cvar:0.9")  # what is bounded where no number was asked for
-_TAIL = 0.9  # level of these
+# What is bounded where no number was asked for.
+_UNASKED = ("mean", f"quantile:{exactly(TAIL_LEVEL)}", f"cvar:{exactly(TAIL_LEVEL)}")
 _CURVE = np.arange(1, 20) / 20  # risks at which a band that is only drawn stands in the file
-_ROUNDING = 1e-9  # of a rank
+_ROUNDING = 1e-9  # of a rank: 1 of 20 clients is a delta of 0.05, whatever the last digit says
 _MOST_GROUPS = 50  # all share one part of delta; of more, a band of each would say next to nothing
 
 
@@ -122,9 +123,9 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     num_alone = len(above) * asked.is_alone + len(bet_on) + len(shifts) * is_bet_on + is_of_groups
     of_next = (asked.divergence or (None,)) if asked.has_next else ()
     num_parts = num_alone + len(of_next) + is_needed
-    found, part = (
-        next_of_few(risks, delta=asked.delta, num_others=num_parts) if is_of_few else ({}, asked.delta / num_parts)
-    )
+    found, part = dict[str, rb.Certificate](), asked.delta / num_parts
+    if is_of_few:
+        found, part = next_of_few(risks, delta=asked.delta, num_others=num_parts)
     has_both_sides = "two" in (asked.sides, asked.band) or (off_band and not is_bet_on)
     band = _band(risks, asked, delta=part, sides="two" if has_both_sides else "lower") if is_needed else None
     alone: dict[str, Any] = {"delta": part, "seed": asked.seed if risks.are_as_measured else None}
@@ -159,7 +160,7 @@ def are_few(risks: rb.ClientRisks | ScaledAnswers, *, delta: float) -> bool:
 
     That is bounded by ranks, which need every answer as it was measured.
     """
-    return risks.are_as_measured and risks.num_clients < rb.num_clients_needed(_TAIL, delta=delta / len(_UNASKED))
+    return risks.are_as_measured and risks.num_clients < rb.num_clients_needed(TAIL_LEVEL, delta=delta / len(_UNASKED))
 
 
 def next_of_few(

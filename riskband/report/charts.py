@@ -105,11 +105,8 @@ class Chart:
         return float(_LEFT + (x - low) / ((high - low) or 1.0) * (WIDTH - _LEFT - _RIGHT))
 
     def _up(self, y: float) -> float:
-        return float(
-            HEIGHT
-            - _BOTTOM
-            - min(max((y - self.bottom) / (self.top - self.bottom), 0.0), 1.0) * (HEIGHT - _TOP - _BOTTOM)
-        )
+        share = min(max((y - self.bottom) / (self.top - self.bottom), 0.0), 1.0)
+        return float(HEIGHT - _BOTTOM - share * (HEIGHT - _TOP - _BOTTOM))
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from riskband.answers.responses import (
     TRUE_ANSWERS,
 )
 from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS
-from riskband.answers.scaled import RISK, Scale, is_scaled, rebuilt
+from riskband.answers.scaled import CHANGE, RISK, is_scaled, rebuilt, scale_of
 from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate, as_sentence
 from riskband.checks import FloatArray
 from riskband.functionals.functional import resolve
@@ -82,6 +82,8 @@ _QUESTIONS = {
     FRESH_CLIENTS: "Did the clients that answered have no part in training, tuning or choosing the model?",
     TRUE_ANSWERS: "Did every client report the loss that it really measured?",
 }
+TAIL_LEVEL = 0.9
+"""Of nine in ten clients: the tail that is asked for where nothing is."""
 _MEANS = ("mean", "change", "score")  # of all unseen clients
 _MOST_OF_NEXT = 5  # lines on the next clients
 _WITHIN = "the target network is within the stated "
@@ -127,11 +129,6 @@ def about(lines: Iterable[str]) -> dict[str, str]:
             raise ValueError(f"about must be KEY=VALUE, each key once, got {line!r}; say for example author=A. Turing")
         said[key] = value
     return said
-
-
-def scale_of(answers: Mapping[str, Any]) -> Scale | None:
-    """Return the scale of changes or scores, from the answers in a recipe; None for risks."""
-    return None if not is_scaled(answers) else rebuilt(answers).scale
 
 
 def ends_of(certificate: Certificate) -> tuple[FloatArray | None, FloatArray | None]:
@@ -185,7 +182,7 @@ def subject_of(answers: Mapping[str, Any]) -> tuple[str, str, str]:
     scale = scale_of(answers)
     if scale is None:
         return "Risk report", "A risk is the mean loss of the model on one client, from 0 (no error) to 1.", "mean<=0.2"
-    if "old" in answers:
+    if scale is CHANGE:
         number = (
             "A change of the risk is the mean loss of the new model on one client minus that of the old one, on the "
             "same examples: above 0 where the new model is worse."
@@ -361,10 +358,10 @@ def of_few(certificates: Mapping[str, Certificate]) -> str:
     if not any(map(of_rank, some)) or any(each.kind.endswith("quantile") for each in some):
         return ""
     delta = next((each.delta for each in some if each.kind in _MEANS), USUAL_DELTA)
-    answers = next(iter(some)).recipe["answers"]
-    level, have, tail = 0.9, "have", ", and one of the worst tenth's mean more still"
-    if is_scaled(answers):
-        level, have, tail = (level_of_limits(level), have, "") if "old" in answers else (level, "would measure", "")
+    scale = scale_of(next(iter(some)).recipe["answers"])
+    level, have, tail = TAIL_LEVEL, "have", ", and one of the worst tenth's mean more still"
+    if scale is not None:
+        level, have, tail = (level_of_limits(level), have, "") if scale is CHANGE else (level, "would measure", "")
     needed = f"{num_clients_needed(level, delta=delta)} clients or more at delta = {short_delta(delta)}"
     return f"a bound of what nine in ten unseen clients {have} needs {needed}{tail}"
 

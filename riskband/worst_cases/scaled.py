@@ -224,20 +224,16 @@ def _ends(
     answers: ScaledAnswers, number: ScaledNumber, part: float, eta: float, *, is_from_both: bool
 ) -> tuple[float, float]:
     """Both ends of a number, the smaller one first, each with so much of delta; or the bad one as both."""
-    scale, mirrored = answers.scale, answers.mirrored
+    scale = answers.scale
     if number.kind == "share":
-        above = answers.upper_limits(eta) if eta else answers.values
-        below = (
-            -mirrored.upper_limits(eta) if eta else answers.values
-        )  # of changes: limits of single scores are not known
-        most, most_others = (
-            float(clopper_pearson(counted(answers.unit, some), answers.num_counted, part)) / (1.0 - eta)
-            for some in (_beyond(answers, above, number.point), ~_beyond(answers, below, number.point))
-        )
-        return 1.0 - min(most_others, 1.0), min(most, 1.0)
+        most = _most(answers, _beyond(answers, _limits(answers, eta), number.point), part, eta)
+        if not is_from_both:
+            return most, most
+        below = -_limits(answers.mirrored, eta) if eta else answers.values  # only changes have limits
+        return 1.0 - _most(answers, ~_beyond(answers, below, number.point), part, eta), most
     level = 1.0 - number.point if scale.is_higher_better else number.point
     bad = _bad_end(answers, number.kind, level, part, eta)
-    near = 1.0 - _bad_end(mirrored, number.kind, 1.0 - level, part, eta) if is_from_both else bad
+    near = 1.0 - _bad_end(answers.mirrored, number.kind, 1.0 - level, part, eta) if is_from_both else bad
     check_crossing(number.quantity(scale, local="observed"), near, bad)
     low, high = sorted(answers.from_unit(np.array([min(near, bad), bad])).tolist())
     return low, high
@@ -248,9 +244,20 @@ def _bad_end(answers: ScaledAnswers, kind: str, level: float, delta: float, eta:
     unit = answers.unit
     if kind == "mean":
         return constant_stakes_upper_mean(unit.worst_completion(unit.values), delta=delta)
-    values = answers.scale.to_unit(answers.upper_limits(eta)) if eta else unit.values
+    values = answers.scale.to_unit(_limits(answers, eta))
     rank = quantile_rank(unit.num_counted, level=level_of_limits(level, eta), delta=delta)
     return order_statistic(unit, values, rank)
+
+
+def _limits(answers: ScaledAnswers, eta: float) -> FloatArray:
+    """Upper limits of the clients' true changes at error level `eta`; at 0, and of scores, what was measured."""
+    return answers.upper_limits(eta) if eta and isinstance(answers, ClientChanges) else answers.values
+
+
+def _most(answers: ScaledAnswers, some: npt.NDArray[np.bool_], delta: float, eta: float) -> float:
+    """Upper limit for the share of clients of which some, by limits at error level `eta`, are those measured."""
+    share = float(clopper_pearson(counted(answers.unit, some), answers.num_counted, delta))
+    return min(share / (1.0 - eta), 1.0)
 
 
 def level_of_limits(level: float, eta: float = _ETA) -> float:
