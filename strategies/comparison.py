@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import riskband as rb
 from protocol.questions import ComparisonAnswer
 from riskband.models.losses import get_loss
-from riskband.report.compared import USUAL_CHANGES
 from strategies.asking.query import RoundOutcome
 from strategies.certifying import CertifyingStrategy, Conclusion, by_file
 
@@ -35,9 +34,7 @@ class Comparison(CertifyingStrategy):
         old, new, sizes, worse = ([getattr(answer, name) for answer in outcome.answers] for name in said)
         is_binary, who = get_loss(self.query.loss).binary, {"num_missing": len(outcome.failures), **self.who_answered}
         changes = rb.ClientChanges(old, new, sizes, is_binary, num_worse=worse if is_binary else None, **who)
-        # Asked for, they share the run's delta, however few clients there are.
-        numbers = () if self.requirements else USUAL_CHANGES
-        found = rb.compare(changes, delta=self.delta, numbers=numbers, require=self.requirements).certificates
+        found = rb.compare(changes, delta=self.delta, require=self.requirements).certificates
         required = {name: found[name] for name in self.numbers_required if name in found}
         others = {name.replace(":", "_"): each for name, each in found.items() if name not in required}
         return ComparisonConclusion(

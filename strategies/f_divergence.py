@@ -11,6 +11,7 @@ import numpy as np
 import riskband as rb
 from riskband.answers.histogram import PlainAnswers
 from riskband.functionals.quantiles import SINGLE_LOCAL
+from riskband.report.asked import are_few, next_of_few
 from riskband.wording import exactly
 from riskband.worst_cases.requirements import budgets_beside
 from strategies.asking.query import RoundOutcome
@@ -29,6 +30,7 @@ class FDivergenceConclusion(Conclusion):
     # threshold and budget. The others have parts of delta of their own: the mean, the share, what is required, and for
     # each divergence the worst means at all budgets asked. Where answers are not what the clients measured (noise,
     # counts, clients that are missing and count as the worst, or may be wrong) the worst means are read off the band.
+    # If nothing is required of few clients, "next_client" comes first; its probability may stand beside delta.
     band: rb.Band
 
 
@@ -56,11 +58,14 @@ class FDivergence(BandStrategy):
         single = risks if isinstance(risks, rb.ClientRisks) and self.local in SINGLE_LOCAL else None
         has_share = single is not None and share not in required
         num_own = ("mean" not in required) + has_share + len(self.own_numbers(risks, required))
-        part = self.delta / (1 + num_own + (bet_on is not None) * sum(sizes.size > 0 for sizes in budgets.values()))
+        num_parts = 1 + num_own + (bet_on is not None) * sum(sizes.size > 0 for sizes in budgets.values())
+        certificates, part = dict[str, rb.Certificate](), self.delta / num_parts
+        if bet_on is not None and not required and are_few(bet_on, delta=self.delta):
+            certificates, part = next_of_few(bet_on, delta=self.delta, num_others=num_parts)
         band = rb.band(risks, sides="two", delta=part, **self.band_settings)
         found = self.certificates_required(risks, required, delta=part, band=band)
         mean = found.get("mean") or rb.mean_bound(risks, delta=part, seed=self.seed)
-        certificates = {"mean": mean, "survival": rb.survival(band, thresholds=self.thresholds)}
+        certificates |= {"mean": mean, "survival": rb.survival(band, thresholds=self.thresholds)}
         if single is not None and has_share:
             asked = [self.breakdown_threshold]
             certificates["share"] = rb.survival(single, thresholds=asked, delta=part, local=self.local)

@@ -171,7 +171,7 @@ def next_of_few(
     It has a part, too, if that is enough; or else what follows from the first rank, beside delta.
     """
     part = delta / (num_others + (_rank(answers, delta / (num_others + 1)) > 0))
-    return _by_name([rb.next_clients(answers, 1, rank=max(1, _rank(answers, part)))]), part
+    return {"next_client": rb.next_clients(answers, 1, rank=max(1, _rank(answers, part)))}, part
 
 
 def _rank(risks: rb.ClientRisks | ScaledAnswers, delta: float) -> int:
