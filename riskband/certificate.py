@@ -161,7 +161,8 @@ class Certificate(Drawn):
         function, given = str(self.recipe.get("function")), self._given
         if isinstance(given.get("number"), str):
             return str(given["number"])
-        points = map(given.get, _PARAMETERS)
+        left = "population" if {"above", "num_next"} <= given.keys() else ""  # of which a requirement says nothing
+        points = (given.get(each) for each in _PARAMETERS if each != left)
         single = (each[0] if isinstance(each, list) and len(each) == 1 else each for each in points)
         parts = [
             each if isinstance(each, str) else exactly(each) for each in single if isinstance(each, (str, float, int))
@@ -203,9 +204,8 @@ class Certificate(Drawn):
         """Whether the upper end is only that of the range of a score, so that `lower` is the bound."""
         answers = self.recipe.get("answers")
         top = answers.get("high") if isinstance(answers, Mapping) else None
-        return (
-            top is not None and self.lower is not None and "share" not in self.kind and bool(np.all(self.value == top))
-        )
+        is_on_scale = "share" not in self.kind and self.num_digits > 0
+        return top is not None and self.lower is not None and is_on_scale and bool(np.all(self.value == top))
 
     @property
     def statement(self) -> str:

@@ -20,7 +20,7 @@ from riskband.bands.methods import resolve_level_method
 from riskband.models.evaluation import DEVICES
 from riskband.models.losses import LOSSES, OWN
 from riskband.report.words import about
-from riskband.worst_cases.requirements import Requirement, is_of_next
+from riskband.worst_cases.requirements import is_of_next, read_requirements
 from server.run.folder import FIGURE_SUFFIXES
 from server.sections import (
     SPLIT,
@@ -201,7 +201,7 @@ class Model(Section):
 
 def _requirement(text: str) -> str:
     """Return a requirement as it is written; raises ValueError, also for what counts examples."""
-    found = Requirement.of(text)
+    (found,) = read_requirements(text)
     if found.number.counts_examples:
         raise ValueError
     return str(found)

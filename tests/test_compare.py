@@ -87,6 +87,49 @@ def test_the_next_changes_under_a_shift(old, new, capsys):
     assert "budget 0: at most 1 of 3 measure a change of the risk above" in printed
 
 
+def test_how_many_of_the_next_get_worse_is_required(tmp_path, old, new, scores, capsys):
+    out, worse = tmp_path / "next.json", np.sum((WORSE - BETTER) / N > 0.002)
+    changes = rb.ClientChanges(WRONG / N, (WRONG + WORSE - BETTER) / N, N, names=NAMES)
+    bound = rb.next_clients(changes, 20, above=0.002, delta=0.05)
+    assert bound.value > 20 * worse / K > bound.lower
+    for asked, status, verdict in (
+        (f"0.002<={bound.value:g}", 0, "PASS"),
+        (f"0.002<={bound.lower:g}", 3, "NOT DECIDED"),
+        ("-0.5<=9", 1, "FAIL"),
+    ):
+        assert compare(old, new, "--require", f"next:20:{asked}", "--out", out) == status
+        printed = capsys.readouterr().out
+        assert f"{verdict}: next:20:{asked} is required" in printed
+        assert "of the next 20, that would measure a change of the risk above " in printed
+        assert (f" <= {bound.value:g}\n" in printed) == (status != 1)
+        assert main(["verify", str(out)]) == 0
+        assert main(["report", str(out), "-o", str(tmp_path / "page.html")]) == 0
+        capsys.readouterr()
+    auc = rb.next_clients(rb.ClientScores(AUC, True), 5, above=0.8, delta=0.05)
+    assert score(scores, "--higher-is-better", "--require", f"next:5:0.8<={auc.value:g}") == 0
+    assert "that would measure the AUC below 0.8 <= " in capsys.readouterr().out
+    assert compare(old, new, "--require", "next:20:1<=3") == 2
+    assert score(scores, "--higher-is-better", "--require", "next:20:0<=3") == 2
+
+
+def test_the_others_of_a_federation_are_drawn_by_lot_in_what_is_required_too(tmp_path, old, new, capsys):
+    """Until this test the next of a population were taken to be drawn from a meta-distribution."""
+    out = tmp_path / "others.json"
+    for command in (
+        ["compare", old, new, "--client", "site", "--num-examples", "n"],
+        ["certify", new, "--num-examples", "n"],
+    ):
+        asked = ["--population", 52, "--require", "next:12:0.3<=11", "--out", out]
+        assert main(list(map(str, [*command, *asked]))) == 0
+        (found,) = json.loads(out.read_text())["certificates"].values()
+        assert "of 12 others of 52, that would measure" in found["quantity"]
+        assert found["delta"] == 0.05
+        assert "drawn from the population at random" in found["assumptions"][0]
+        assert main(["verify", str(out)]) == 0
+        assert main(list(map(str, [*command, "--population", 52, "--require", "next:13:0.3<=11"]))) == 2
+        assert "must be a population that has the 40 clients asked and the next, 13, got 52" in capsys.readouterr().err
+
+
 def test_the_figure_is_drawn(tmp_path, old, new, capsys):
     pytest.importorskip("matplotlib")
     assert compare(old, new, "--plot", tmp_path / "change.svg") == 0

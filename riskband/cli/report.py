@@ -20,6 +20,7 @@ from riskband.worst_cases.requirements import (
     Gate,
     Requirement,
     certificates_of,
+    is_of_next,
     numbers_behind,
     verdicts_on,
 )
@@ -117,7 +118,8 @@ def _gate(
     missing = [name for name in numbers_behind(asked) if name not in known]
     command = "compare" if "old" in found.answers else "certify"
     for name in missing if is_scaled(found.answers) else ():
-        ScaledNumber.of(name, CHANGES if command == "compare" else SCORES)  # one of risks has another remedy
+        if not is_of_next(name):
+            ScaledNumber.of(name, CHANGES if command == "compare" else SCORES)  # one of risks has another remedy
     if missing and (band is None or band.sides != "two"):
         raise ValueError(
             f"the files hold no certificate of {' and '.join(missing)}, and no band with both sides to read it off; "

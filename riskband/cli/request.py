@@ -22,7 +22,7 @@ from riskband.functionals.functional import resolve, resolve_weight
 from riskband.functionals.weights import check_tail_level
 from riskband.report.asked import DEFAULT_BUDGETS, Asked
 from riskband.report.words import about
-from riskband.worst_cases.requirements import Requirement
+from riskband.worst_cases.requirements import Requirement, read_requirements
 from riskband.worst_cases.scaled import SCORES, ScaledNumber
 
 T = TypeVar("T")
@@ -119,7 +119,7 @@ class Request:
             partial(check_fraction, "--quantile", asked.quantile),
             *([partial(check_fraction, "--survival", asked.survival)] if self.score is None else []),
             *(partial(resolve, name, called="measure") for name in asked.measure),
-            *(partial(Requirement.of, text) for text in asked.require),
+            *(partial(read_requirements if self.score is None else Requirement.of, text) for text in asked.require),
             *(partial(check_tail_level, level) for level in asked.cvar),
             *(partial(check_fraction, name, value) for name, value in single.items() if value is not None),
             partial(about, self.about),

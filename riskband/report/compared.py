@@ -17,6 +17,7 @@ from riskband.worst_cases.next_clients import next_clients
 from riskband.worst_cases.requirements import (
     Requirement,
     certificates_of,
+    is_of_next,
     numbers_behind,
     read_requirements,
     verdicts_on,
@@ -107,7 +108,7 @@ def certified_on_scale(
     behind = numbers_behind(gated)
     named = [numbers] if isinstance(numbers, str) or not isinstance(numbers, Iterable) else numbers
     asked = [str(ScaledNumber.of(name, families)) for name in named]
-    has_next = num_next is not None or population is not None
+    has_next = num_next is not None or (population is not None and not any(map(is_of_next, gated)))
     is_unasked, found = not (asked or gated or has_next or divergence), dict[str, Certificate]()
     if is_unasked:
         asked = list(_UNASKED[type(answers)])[: 1 if are_few(answers, delta=delta) else None]
@@ -125,7 +126,7 @@ def certified_on_scale(
         found, part = next_of_few(answers, delta=delta, num_others=len(asked))
     bound: Any = change_bound if isinstance(answers, ClientChanges) else score_bound
     found |= {name: bound(answers, name, delta=part) for name in asked}
-    found |= certificates_of(answers, behind, delta=part)
+    found |= certificates_of(answers, behind, delta=part, population=population)
     if has_next:
         shift: dict[str, Any] = {} if divergence is None else {"divergence": divergence, "budget": budget}
         of_next = next_clients(answers, num_next, delta=part, population=population, **shift)

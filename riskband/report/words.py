@@ -135,7 +135,7 @@ def ends_of(certificate: Certificate) -> tuple[FloatArray | None, FloatArray | N
     """Return the lower and the upper bound; None for an end of the range of changes or scores, which says nothing."""
     scale, upper = scale_of(certificate.recipe["answers"]), np.asarray(certificate.value)
     lower = None if certificate.lower is None else np.asarray(certificate.lower)
-    if scale is None:
+    if scale is None or not certificate.num_digits:  # a number of clients says something at its ends, too
         return lower, upper
     low, high = (0.0, 1.0) if certificate.kind in ("harmed", "score_share") else (scale.low, scale.high)
     return None if lower is None or np.all(lower <= low) else lower, None if np.all(upper >= high) else upper

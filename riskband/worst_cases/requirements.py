@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from riskband.answers.risks import ClientRisks
-from riskband.answers.scaled import CHANGE, Scale, ScaledAnswers
+from riskband.answers.scaled import CHANGE, RISK, Scale, ScaledAnswers
 from riskband.bands.band import Band, band_alone, own_delta, subject_of
 from riskband.bands.band import band as band_of
 from riskband.certificate import CERTIFICATE, Certificate
@@ -30,7 +30,7 @@ from riskband.search import smallest_size
 from riskband.wording import chosen_before, confidence, exactly, in_full, rounded_down, rounded_up
 from riskband.wording.shown import Shown, shortened
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence, robust_mean
-from riskband.worst_cases.next_clients import next_clients
+from riskband.worst_cases.next_clients import check_above, next_clients
 from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
 from riskband.worst_cases.scaled import CHANGES, SCORES, ScaledNumber, change_bound, families_of, score_bound
 
@@ -57,7 +57,7 @@ class Number(NamedTuple):
     name: str
     quantity: str  # in a sentence
     range: tuple[float, float]
-    certificate: Callable[[Any, float | None], Certificate]  # UnboundedError where nothing bounds it
+    certificate: Callable[..., Certificate]  # of a source at a delta; UnboundedError where nothing bounds it
     value: Callable[[RiskDistribution], float]  # of a network whose risks are known; of next clients, what is expected
     plain: str = ""  # of a worst case, the number without a shift, which bounds it from below
     threshold: float | None = None  # the risk from which on a share counts clients
@@ -74,7 +74,8 @@ class Requirement:
     name : str
         Of the number: a functional, as `bound` reads it, "worst_mean:DIVERGENCE:BUDGET",
         "worst_share:RISK:DIVERGENCE:BUDGET", or "next:CLIENTS:RISK", how many of so many next clients measure more
-        than the risk; "next:CLIENTS:RISK:DIVERGENCE:BUDGET" if they come from a target network.
+        than the risk (of changes and scores: worse than that); "next:CLIENTS:RISK:DIVERGENCE:BUDGET" if they come from
+        a target network.
     relation : {"<=", ">="}
         Whether the limit is the largest or the smallest value allowed.
     limit : float
@@ -345,13 +346,14 @@ def read_requirements(
     if not isinstance(several, Iterable):
         raise ValueError(f"requirements must be text or a list of it, got {given!r:.80}; {_EXAMPLE}")
     found = list(dict.fromkeys(map(Requirement.of, several)))
-    if answers is None:
-        return found
+    scale = RISK if answers is None else answers.scale
     for each in found:
-        ScaledNumber.of(each.name, families_of(answers))  # raises ValueError, with the numbers that there are
-        if math.isinf(each.number.range[0]):
-            scale = answers.scale
-            each.require_open(scale.low, scale.high, f"that is the range of the {scale.noun}")
+        if is_of_next(each):
+            _check_point(each.name, scale)
+        elif answers is not None:
+            ScaledNumber.of(each.name, families_of(answers))  # raises ValueError, with the numbers that there are
+            if math.isinf(each.number.range[0]):
+                each.require_open(scale.low, scale.high, f"that is the range of the {scale.noun}")
     return found
 
 
@@ -382,15 +384,19 @@ def budgets_beside(names: Collection[str], *, divergence: str, budgets: Iterable
     return [size for size in budgets if _worst_mean_name(divergence, size) not in names]
 
 
-def certificates_of(source: Source, names: Iterable[str], *, delta: float | None) -> dict[str, Certificate]:
+def certificates_of(
+    source: Source, names: Iterable[str], *, delta: float | None, population: int | None = None
+) -> dict[str, Certificate]:
     """Return a certificate of each number, with that delta for each if the source is answers.
 
-    What nothing bounds from above has none: not even its lower end, since a certificate is finite.
+    With a population the next clients are others of it. What nothing bounds from above has no certificate: not even of
+    its lower end, since a certificate is finite.
     """
     found = {}
     for name in names:
         with suppress(UnboundedError):
-            found[name] = _number(name).certificate(source, delta)
+            given = {"population": population} if population is not None and is_of_next(name) else {}
+            found[name] = _number(name).certificate(source, delta, **given)
     return found
 
 
@@ -536,23 +542,27 @@ def _next(name: object, parameters: Sequence[str]) -> Number:
         num_next, above = check_count("the number of next clients", int(count), minimum=1, remedy=remedy), float(point)
     except ValueError as error:
         raise ValueError(f"{name!r:.80} cannot be read: {remedy}") from error
-    if not 0.0 <= above < 1.0:
-        raise ValueError(f"the risk in {name!r:.80} must be in [0, 1), got {point}; no client measures more than 1")
     f, size = _shift(name, shift, example=f"{NEXT}:20:0.3:chi2:0.1") if shift else (None, 0.0)
     within: dict[str, Any] = {} if f is None else {"divergence": f.name, "budget": size}
 
-    def certificate(source: Band | ClientRisks, delta: float | None) -> Certificate:
-        if not isinstance(source, ClientRisks) or source.noise is not None:
+    def certificate(source: Any, delta: float | None, population: int | None = None) -> Certificate:
+        if not isinstance(source, (ClientRisks, ScaledAnswers)) or getattr(source, "noise", None) is not None:
             raise ValueError(f"{called} needs what each client measured, without noise, and no band; ask for a share")
-        return next_clients(source, num_next, above=above, delta=own_delta(delta), **within)
+        return next_clients(source, num_next, above=above, delta=own_delta(delta), population=population, **within)
 
     def value(distribution: RiskDistribution) -> float:
+        _check_point(called, RISK)
         share = float(np.sum(distribution.weights[distribution.risks > above]))
         return num_next * (share if f is None else float(binary_worst_case(share, divergence=f, budget=size)))
 
     called = ":".join([NEXT, str(num_next), exactly(above), *([] if f is None else [f.name, exactly(size)])])
     quantity = f"the number of clients, of the next {num_next}, that would measure a risk above {exactly(above)}"
     return Number(called, quantity, (0.0, float(num_next)), certificate, value)
+
+
+def _check_point(name: str, scale: Scale) -> None:
+    """Raise ValueError if no next client can measure worse than what is counted."""
+    check_above(f"what is counted in {name!r:.80}", float(name.split(":")[2]), scale)
 
 
 def _shift(name: object, parameters: Sequence[str], *, example: str) -> tuple[FDivergence, float]:
@@ -575,11 +585,15 @@ def sizes_in_words(risks: ClientRisks) -> str:
 
 
 def _growing(certificates: Sequence[Certificate]) -> ClientRisks | None:
-    """The answers behind certificates, if more like them can be made: not of counts, nor for levels that were tuned."""
-    recipe = certificates[0].recipe if certificates else {"answers": {}}
+    """The answers behind certificates, if more like them can be made.
+
+    Not of counts, nor for levels that were tuned, nor of a finite population.
+    """
+    recipe = certificates[0].recipe if certificates else {"answers": {}, "arguments": {}}
     is_tuned = not isinstance((recipe.get("band") or {}).get("method", ""), str)
     is_of_risks = {"values", "num_examples"} <= recipe["answers"].keys()
-    return ClientRisks(**recipe["answers"]) if is_of_risks and not is_tuned else None
+    is_open = not is_tuned and "population" not in recipe["arguments"]
+    return ClientRisks(**recipe["answers"]) if is_of_risks and is_open else None
 
 
 def _enough(certificates: Mapping[str, Certificate], requirement: Requirement, risks: ClientRisks) -> tuple[int, str]:

@@ -215,6 +215,7 @@ def test_who_is_missing_counts_as_worst_where_that_is_asked(tmp_path: Path, defa
         ({"old_model": "/no/such/old.pt"}, "old-model"),
         ({"old_model": "old.pt"}, "old-model"),
         ({"require": "mean<=0.2"}, "require"),
+        ({"require": "next:20:1<=3"}, "require"),
         ({"require": "score<=0.2"}, "require"),
         ({"privacy": "laplace:1"}, "privacy"),
         ({"local": "observed"}, "local"),
@@ -265,3 +266,12 @@ def test_of_few_clients_the_change_of_the_next_one_stands_first(tmp_path: Path, 
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert contradictions(report, page=page, terminal=printed(report), delta=0.02) == []
     assert "With probability at least 0.903 all of this holds together" in printed(report)
+
+
+def test_how_many_of_the_next_clients_get_worse_is_required(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    report = run(tmp_path, defaults, require="next:5:0.3<=4,change<=0.5")
+    stored = rb.Certificate.load(tmp_path / "certificates" / "require_next_5_0.3.json")
+    assert stored == rb.next_clients(rb.ClientChanges(**stored.recipe["answers"]), 5, above=0.3, delta=0.025)
+    assert report["gate"]["requirements"][0]["upper"] == stored.value
+    assert rb.verify(stored).ok
+    assert f"risk above 0.3 │                │ {stored.value:10.0f} │ its own" in printed(report, width=180)
