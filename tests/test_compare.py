@@ -112,6 +112,27 @@ def test_how_many_of_the_next_get_worse_is_required(tmp_path, old, new, scores, 
     assert score(scores, "--higher-is-better", "--require", "next:20:0<=3") == 2
 
 
+def test_changes_that_clients_measure_are_counted_by_clopper_and_pearson(tmp_path, old, new, capsys):
+    out, worse = tmp_path / "observed.json", int(np.sum((WORSE - BETTER) / N > 0.002))
+    numbers = ["--number", "harmed:0.002", "change_quantile:0.8", "--require", "harmed:0.004<=0.9"]
+    assert compare(old, new, "--local", "observed", *numbers, "--out", out) == 0
+    printed, found = capsys.readouterr().out, json.loads(out.read_text())["certificates"]
+    assert found["harmed:0.002"]["value"] == pytest.approx(beta.isf(0.05 / 3, worse + 1, K - worse))
+    assert "the share of unseen clients whose measured risk rises by more than 0.002 <= " in printed
+    assert "the 0.8 quantile of the change of the risk that an unseen client would measure <= " in printed
+    assert (
+        "probability at least 0.95 the share of unseen clients whose measured risk rises by more than 0.004" in printed
+    )
+    assert main(["verify", str(out)]) == 0
+    changes = rb.ClientChanges(WRONG / N, (WRONG + WORSE - BETTER) / N, N, names=NAMES)
+    for asked in ({"numbers": ["harmed:0.002"]}, {"require": ["harmed:0.002<=0.9"]}):
+        (made,) = rb.compare(changes, local="observed", **asked).certificates.values()
+        sides = "two" if "require" in asked else "worse"
+        assert made == rb.change_bound(changes, "harmed:0.002", delta=0.05, local="observed", sides=sides)
+    few = rb.compare(changes.between(*[rb.ClientRisks([0.1] * 9, 50)] * 2), local="observed")
+    assert "a bound of what nine in ten unseen clients would measure needs 29 clients or more" in few.more_clients
+
+
 def test_the_others_of_a_federation_are_drawn_by_lot_in_what_is_required_too(tmp_path, old, new, capsys):
     """Until this test the next of a population were taken to be drawn from a meta-distribution."""
     out = tmp_path / "others.json"

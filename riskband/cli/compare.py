@@ -16,6 +16,7 @@ from riskband.checks import check_delta, spelled
 from riskband.cli.certify import add_columns, several, write
 from riskband.cli.request import how_read, output_problems, problems_of, wanted_of
 from riskband.cli.terminal import summary_on_scale
+from riskband.functionals.quantiles import SINGLE_LOCAL
 from riskband.plots.bands import save_figure
 from riskband.plots.changes import changes_figure
 from riskband.report.words import about
@@ -48,6 +49,7 @@ def run(options: argparse.Namespace) -> int:
     asked = {"numbers": options.number, "require": options.require, "num_next": options.next}
     budget = options.budget or (list(_BUDGETS) if options.divergence else 0.0)
     asked |= {"population": options.population, "divergence": next(iter(options.divergence), None), "budget": budget}
+    asked |= {"local": options.local}
     statuses = []
     for file in options.new:
         changes = rb.ClientChanges.between(read[options.old], read[file])
@@ -78,6 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--delta", type=float, default=0.05, help="probability that anything certified fails (default: 0.05)")
     numbers = "from above: change (the mean), harmed:0.05 (clients that get worse by more; both are the default), "
     add("--number", help=f"{numbers}change_quantile:0.9, worst_change:chi2:0.1", **again, nargs="+", metavar="NAME")
+    local = "of harmed and change_quantile: true changes (marginal, default) or those that clients measure (observed)"
+    add("--local", type=spelled, choices=SINGLE_LOCAL, default="marginal", help=local)
     add("--next", type=int, metavar="N", help="the largest, second largest, ... change that the next N would measure")
     add("--population", type=int, metavar="N", help="the clients were drawn at random from so many")
     add("--divergence", type=spelled, choices=sorted(rb.DIVERGENCES), **again, nargs="+", help="worst cases within it")

@@ -357,11 +357,12 @@ def of_few(certificates: Mapping[str, Certificate]) -> str:
     some = certificates.values()
     if not any(map(of_rank, some)) or any(each.kind.endswith("quantile") for each in some):
         return ""
-    delta = next((each.delta for each in some if each.kind in _MEANS), USUAL_DELTA)
-    scale = scale_of(next(iter(some)).recipe["answers"])
+    means = [each for each in some if each.kind in _MEANS]
+    delta, scale = means[0].delta if means else USUAL_DELTA, scale_of(next(iter(some)).recipe["answers"])
     level, have, tail = TAIL_LEVEL, "have", ", and one of the worst tenth's mean more still"
     if scale is not None:
-        level, have, tail = (level_of_limits(level), have, "") if scale is CHANGE else (level, "would measure", "")
+        is_true = scale is CHANGE and all(each.recipe["arguments"]["local"] == "marginal" for each in means)
+        level, have, tail = (level_of_limits(level), have, "") if is_true else (level, "would measure", "")
     needed = f"{num_clients_needed(level, delta=delta)} clients or more at delta = {short_delta(delta)}"
     return f"a bound of what nine in ten unseen clients {have} needs {needed}{tail}"
 

@@ -385,18 +385,23 @@ def budgets_beside(names: Collection[str], *, divergence: str, budgets: Iterable
 
 
 def certificates_of(
-    source: Source, names: Iterable[str], *, delta: float | None, population: int | None = None
+    source: Source,
+    names: Iterable[str],
+    *,
+    delta: float | None,
+    population: int | None = None,
+    local: str | None = None,
 ) -> dict[str, Certificate]:
     """Return a certificate of each number, with that delta for each if the source is answers.
 
-    With a population the next clients are others of it. What nothing bounds from above has no certificate: not even of
-    its lower end, since a certificate is finite.
+    With a population the next clients are others of it; `local` is that of `change_bound`. What nothing bounds from
+    above has no certificate: not even of its lower end, since a certificate is finite.
     """
     found = {}
     for name in names:
         with suppress(UnboundedError):
-            given = {"population": population} if population is not None and is_of_next(name) else {}
-            found[name] = _number(name).certificate(source, delta, **given)
+            what, how = ("population", population) if is_of_next(name) else ("local", local)
+            found[name] = _number(name).certificate(source, delta, **({} if how is None else {what: how}))
     return found
 
 
@@ -485,8 +490,8 @@ def _scaled(name: object, _: Sequence[str]) -> Number:
     )
     ends = (0.0, 1.0) if number.kind == "share" else (scale.low, scale.high)
 
-    def certificate(source: Any, delta: float | None) -> Certificate:
-        return of(source, str(number), delta=own_delta(delta), sides="two")
+    def certificate(source: Any, delta: float | None, **local: str) -> Certificate:
+        return of(source, str(number), delta=own_delta(delta), sides="two", **local)
 
     def value(distribution: RiskDistribution) -> float:
         raise ValueError(

@@ -407,6 +407,10 @@ REFUSED = {
         "a divergence and a budget above 0 go together, got 'chi2'",
     ),
     "a size of no ball": (lambda: rb.compare(CHANGES, budget=0.1), "go together, got None and 0.1"),
+    "another step to true changes": (
+        lambda: rb.compare(CHANGES, num_next=3, local="union"),
+        "local must be one of .*, got 'union'",
+    ),
     "one model": (lambda: rb.compare(AB), "needs two models"),
     "three models": (lambda: rb.compare(CHANGES, AB), "leave the second argument out"),
 }
