@@ -200,12 +200,19 @@ class Certificate(Drawn):
         return "own" if self.recipe.get("band") is None else "band"
 
     @property
-    def is_from_below(self) -> bool:
-        """Whether the upper end is only that of the range of a score, so that `lower` is the bound."""
-        answers = self.recipe.get("answers")
-        top = answers.get("high") if isinstance(answers, Mapping) else None
-        is_on_scale = "share" not in self.kind and self.num_digits > 0
-        return top is not None and self.lower is not None and is_on_scale and bool(np.all(self.value == top))
+    def ends(self) -> tuple[FloatArray | None, FloatArray | None]:
+        """The lower and the upper bound; None for an end of the range of changes or scores, which says nothing."""
+        found, bounds = self.recipe.get("answers"), (self.lower, self.value)
+        answers = found if isinstance(found, Mapping) else {}
+        ends = (-1.0, 1.0) if {"old", "num_examples"} <= answers.keys() else (answers.get("low"), answers.get("high"))
+        if None not in ends and self.kind in ("harmed", "score_share"):
+            ends = 0.0, 1.0
+        ends = ends if self.num_digits else (None, None)  # a number of clients says something at its ends, too
+        lower, upper = (
+            None if bound is None or np.all(bound == end) else np.asarray(bound)
+            for bound, end in zip(bounds, ends, strict=True)
+        )
+        return lower, upper
 
     @property
     def statement(self) -> str:
@@ -285,8 +292,9 @@ class Certificate(Drawn):
     @property
     def _curve(self) -> str:
         names = " and ".join(name.replace("_", " ") for name in self.axes)
-        sides = "is at most the given curve" if self.lower is None else "lies between the given curves"
-        sides = "is at least the given curve" if self.is_from_below else sides
+        lower, upper = self.ends
+        sides = "is at least the given curve" if upper is None else "lies between the given curves"
+        sides = "is at most the given curve" if lower is None else sides
         return f"{sides}, for every {names} at once"
 
     @property
@@ -309,14 +317,15 @@ class Certificate(Drawn):
         return rounded_up_strictly(point) if axis == "threshold" and self.lower is None and is_long else exactly(point)
 
     def _bound_at(self, place: tuple[int, ...]) -> str:
-        digits, is_curve = self.num_digits, bool(self.axes)
-        upper = rounded_up(np.asarray(self.value)[place], digits)
-        if self.lower is None:
-            return upper if is_curve else f"is at most {upper}"
-        lower = rounded_down(np.asarray(self.lower)[place], digits)
-        if self.is_from_below:
+        digits, is_curve, (low, high) = self.num_digits, bool(self.axes), self.ends
+        lower = "" if low is None else rounded_down(low[place], digits)
+        upper = "" if high is None else rounded_up(high[place], digits)
+        if lower and upper:
+            return f"{lower} to {upper}" if is_curve else f"lies between {lower} and {upper}"
+        if lower:
             return f"{lower} or more" if is_curve else f"is at least {lower}"
-        return f"{lower} to {upper}" if is_curve else f"lies between {lower} and {upper}"
+        none = "not bounded by these answers"
+        return upper or none if is_curve else f"is at most {upper}" if upper else f"is {none}"
 
     def __eq__(self, other: object) -> bool:
         """Whether both have the same content; verification, which allows for rounding, is another matter."""

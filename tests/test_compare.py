@@ -1,6 +1,7 @@
 """`riskband compare` and `riskband certify --score`, used as a user would."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -9,6 +10,7 @@ from scipy.stats import beta
 
 import riskband as rb
 from riskband.cli import main
+from riskband.wording import rounded_down, rounded_up
 
 K, N = 40, 500
 RNG = np.random.default_rng(7)
@@ -77,6 +79,20 @@ def test_several_new_models_share_delta(tmp_path, old, new, capsys):
     assert compare(old, new, again, "--number", "change") == 0
     printed = capsys.readouterr().out
     assert printed.count("with probability at least 0.975 this holds") == 2
+    of_all = (
+        "\nwith probability at least 0.95 all that is said of these 2 new models holds (delta = 0.05, shared among 2"
+    )
+    assert printed.count(of_all) == 1
+    few = {"site": NAMES[:9], "n": [N] * 9}
+    loss = (WRONG[:9] / N).tolist()
+    one = table(tmp_path / "one.csv", {"loss": loss, **few})
+    others = [table(tmp_path / f"{k}.csv", {"loss": [loss[0] + 1 / N, *loss[1:]], **few}) for k in range(2)]
+    assert compare(one, *others) == 0  # the largest of nine is below the next one with probability 1/10
+    printed = capsys.readouterr().out
+    assert printed.count("with probability at least 0.875 all of this holds together") == 2
+    said = "with probability at least 0.75 all that is said of these 2 new models holds (delta = 0.25, shared among 2"
+    assert printed.count(said) == 1
+    assert "measured worse at 1 client, better at 0, the same at the others" in printed
     assert compare(old, new, again, "--json") == 2
     assert "--out, --json and --plot are for one new model" in capsys.readouterr().err
 
@@ -313,6 +329,46 @@ def test_nothing_that_is_assumed_of_scores_speaks_of_their_risks(scores, capsys)
     for more in (["--divergence", "chi2"], ["--answered-by", "trainers"]):
         assert score(scores, "--higher-is-better", *more) == 0
         assert "risks" not in capsys.readouterr().out
+
+
+def test_a_page_of_two_files_of_one_score_takes_the_verdict_of_its_file(tmp_path, scores, capsys):
+    """The verdicts were said not to follow from the file, since another bounds the same number more sharply."""
+    gate, other, page = (tmp_path / name for name in ("gate.json", "other.json", "page.html"))
+    assert score(scores, "--higher-is-better", "--require", "score>=0.3", "score_share:0.1<=0.5", "--out", gate) == 0
+    assert score(scores, "--higher-is-better", "--mean", "--out", other) == 0
+    lower = [json.loads(each.read_text())["certificates"]["score"]["lower"] for each in (gate, other)]
+    assert lower[0] < lower[1]
+    for files in ((gate, other), (other, gate)):
+        assert main(["report", *map(str, files), "-o", str(page)]) == 0
+        assert f"he mean AUC over unseen clients lies between {rounded_down(lower[0])} and" in page.read_text()
+        assert main(["verify", str(page)]) == 0
+    assert score(scores, "--higher-is-better", "--mean", "--quantile", 0.3, "--out", gate) == 0
+    for files in ((gate, other), (other, gate)):
+        assert main(["report", *map(str, files), "-o", str(page)]) == 0
+        assert f"he mean AUC over unseen clients is at least {rounded_down(lower[1])}" in page.read_text()
+        assert main(["verify", str(page)]) == 0
+        capsys.readouterr()
+
+
+def test_no_end_of_a_range_is_said_as_a_bound(tmp_path, scores, capsys):
+    """Verification and verdicts said "between 0.0000 and" of a quantile that 14 clients do not bound from below."""
+    out = tmp_path / "auc.json"
+    required = ["score_quantile:0.1>=0.5", "score_share:0.1<=0.01"]
+    assert score(scores, "--higher-is-better", "--require", *required, "--out", out) == 3
+    assert main(["verify", str(out)]) == 0
+    assert main(["report", str(out), "-o", str(tmp_path / "page.html")]) == 0
+    printed, page = capsys.readouterr().out, (tmp_path / "page.html").read_text()
+    quantile, share = (rb.Certificate.from_dict(each) for each in json.loads(out.read_text())["certificates"].values())
+    assert quantile.lower == share.lower == 0.0
+    assert printed.count(f"would measure is at most {rounded_up(quantile.value)}") == 4  # three verdicts, and to verify
+    for text in (printed, page, str(quantile), repr(quantile), str(share)):
+        assert "between 0.0000" not in text
+    minutes = rb.ClientScores(AUC, False, high=1440.0)
+    assert "is not bounded by these answers." in rb.score_bound(minutes, "score_quantile:0.99", delta=0.05).statement
+    said = rb.require(minutes, "score_quantile:0.99<=3", delta=0.05).statement
+    assert re.search(r"unseen client would measure is at least 0\.\d+, and nothing bounds it from above", said)
+    same = rb.ClientRisks(WRONG / N, N)
+    assert "rises by more than 0.9 is at most" in rb.compare(same, same, require="harmed:0.9<=0.01").gate.statement
 
 
 def test_a_page_as_json_says_no_end_of_a_range(tmp_path, scores, capsys):

@@ -388,14 +388,15 @@ class ClientScores(ScaledAnswers):
 
 def is_scaled(answers: Mapping[str, Any]) -> bool:
     """Return whether stored answers are changes or scores."""
-    return "higher_is_better" in answers or "old" in answers
+    # A selection may have a candidate that is called so.
+    return "higher_is_better" in answers or {"old", "num_examples"} <= answers.keys()
 
 
 def scale_of(answers: Mapping[str, Any]) -> Scale | None:
     """Return the scale of stored changes or scores; None for risks."""
     if "higher_is_better" in answers:
         return Scale(answers["name"], answers["low"], answers["high"], answers["higher_is_better"])
-    return CHANGE if "old" in answers else None
+    return CHANGE if is_scaled(answers) else None
 
 
 def rebuilt(answers: Mapping[str, Any]) -> ScaledAnswers:

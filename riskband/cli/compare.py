@@ -19,7 +19,7 @@ from riskband.cli.terminal import summary_on_scale
 from riskband.functionals.quantiles import SINGLE_LOCAL
 from riskband.plots.bands import save_figure
 from riskband.plots.changes import changes_figure
-from riskband.report.words import about
+from riskband.report.words import about, together
 from riskband.worst_cases.requirements import EXIT_STATUS
 
 _BUDGETS = (0.05, 0.1)  # the smaller ones of `certify`: changes are bounded less sharply than risks
@@ -50,19 +50,23 @@ def run(options: argparse.Namespace) -> int:
     budget = options.budget or (list(_BUDGETS) if options.divergence else 0.0)
     asked |= {"population": options.population, "divergence": next(iter(options.divergence), None), "budget": budget}
     asked |= {"local": options.local}
-    statuses = []
+    statuses, models = [], []
     for file in options.new:
         changes = rb.ClientChanges.between(read[options.old], read[file])
         found = rb.compare(changes, delta=options.delta / len(options.new), **asked)
         title = f"{Path(options.old).name} to {Path(file).name}, {how_read(wanted)}"
         say(summary_on_scale(found, changes, how_read=title))
         statuses.append(0 if found.gate is None else found.gate.exit_status)
+        models.append(("own", found.delta))
         write(found, options, say=say)
         if options.plot:
             shown = [each for each in found.certificates.values() if not each.axes]
             figure = changes_figure(changes.values, old_risks=changes.old, certificates=shown, title=Path(file).name)
             save_figure(figure, options.plot)
             say(f"figure: {options.plot}")
+    if many:
+        what = f"all that is said of these {len(models)} new models holds"
+        say(f"\n{together(models, what=what, validity=found.validity, answered_by=found.answered_by)}")
     return next(status for status in EXIT_STATUS.values() if status in statuses)
 
 

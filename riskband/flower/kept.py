@@ -220,7 +220,8 @@ class KeepRisks:
             what was seen, or as for `ClientRisks`.
         """
         if self._kind == "score":
-            raise ValueError(f"{self._metric!r} is a score and no mean of losses: a round has no risks; take scores()")
+            take = "rb.score_bound(kept.scores(), 'score', delta=0.05) or rb.report_page(kept.scores(), delta=0.05)"
+            raise ValueError(f"{self._metric!r} is a score and no mean of losses: a round has no risks; take {take}")
         kept, said = self._kept_with(round, who)
         of = risks_of_accuracies if self._kind == "accuracy" else ClientRisks
         return of(np.array(kept.values), np.array(kept.num_examples), self._binary, **said)

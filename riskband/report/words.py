@@ -23,7 +23,6 @@ from riskband.answers.responses import (
 from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS
 from riskband.answers.scaled import CHANGE, RISK, is_scaled, rebuilt, scale_of
 from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate, as_sentence
-from riskband.checks import FloatArray
 from riskband.functionals.functional import resolve
 from riskband.functionals.quantiles import num_clients_needed
 from riskband.wording import (
@@ -131,19 +130,9 @@ def about(lines: Iterable[str]) -> dict[str, str]:
     return said
 
 
-def ends_of(certificate: Certificate) -> tuple[FloatArray | None, FloatArray | None]:
-    """Return the lower and the upper bound; None for an end of the range of changes or scores, which says nothing."""
-    scale, upper = scale_of(certificate.recipe["answers"]), np.asarray(certificate.value)
-    lower = None if certificate.lower is None else np.asarray(certificate.lower)
-    if scale is None or not certificate.num_digits:  # a number of clients says something at its ends, too
-        return lower, upper
-    low, high = (0.0, 1.0) if certificate.kind in ("harmed", "score_share") else (scale.low, scale.high)
-    return None if lower is None or np.all(lower <= low) else lower, None if np.all(upper >= high) else upper
-
-
 def bound_in_words(certificate: Certificate) -> str:
     """Return one number's bounds, each rounded to its safe side: "at most 0.1", "0.6 to 0.8", "at least 0.6"."""
-    digits, (lower, upper) = certificate.num_digits, ends_of(certificate)
+    digits, (lower, upper) = certificate.num_digits, certificate.ends
     low = "" if lower is None else rounded_down(lower.item(), digits)
     high = "" if upper is None else rounded_up(upper.item(), digits)
     if low and high:
@@ -156,15 +145,6 @@ def over_budget(certificate: Certificate) -> Iterator[tuple[float, Certificate]]
     for n, budget in enumerate(certificate.axes["budget"].tolist()):
         lower = None if certificate.lower is None else float(np.asarray(certificate.lower)[n])
         yield budget, replace(certificate, axes={}, value=float(np.asarray(certificate.value)[n]), lower=lower)
-
-
-def sentence(certificate: Certificate) -> str:
-    """Return its statement, of changes and scores without an end of their range, which says nothing."""
-    is_of_risks = not is_scaled(certificate.recipe["answers"])
-    if is_of_risks or certificate.axes or all(each is not None for each in ends_of(certificate)):
-        return certificate.statement
-    claim = f"{certificate.quantity} is {bound_in_words(certificate)}"
-    return as_sentence(claim, delta=certificate.delta, validity=certificate.validity)
 
 
 def harm(certificate: Certificate) -> str:
@@ -198,7 +178,7 @@ def subject_of(answers: Mapping[str, Any]) -> tuple[str, str, str]:
 
 def about_these(text: str, answers: Mapping[str, Any]) -> str:
     """Return words on one model's losses as words on both models, or on scores."""
-    text = text.replace("the model", "either model") if "old" in answers else text
+    text = text.replace("the model", "either model") if scale_of(answers) is CHANGE else text
     return text.replace("loss", "score") if "higher_is_better" in answers else text
 
 

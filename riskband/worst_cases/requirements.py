@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from riskband.answers.risks import ClientRisks
-from riskband.answers.scaled import CHANGE, RISK, Scale, ScaledAnswers
+from riskband.answers.scaled import CHANGE, RISK, Scale, ScaledAnswers, scale_of
 from riskband.bands.band import Band, band_alone, own_delta, subject_of
 from riskband.bands.band import band as band_of
 from riskband.certificate import CERTIFICATE, Certificate
@@ -201,6 +201,8 @@ class Verdict(Shown):
     def _known(self) -> str:
         """What was certified of the number; an end of its range is none."""
         (low, high), limit = self.requirement.number.range, self.requirement.limit
+        scale = scale_of(self.certificates[0].recipe["answers"]) if self.certificates and math.isinf(low) else None
+        low, high = (low, high) if scale is None else (scale.low, scale.high)
         if self.lower <= low and self.upper >= high:
             return f"these answers do not bound {self.quantity}"
         digits = self.certificates[0].num_digits if self.certificates else 4

@@ -99,7 +99,7 @@ CALLS = {
     },
     "compare": SHIFT | {
         "old": RISKS, "new": RISKS, "delta": 0.1, "numbers": ["change"], "require": ["change<=0.5"], "num_next": 2,
-        "population": None,
+        "population": None, "local": "observed",
     },
     "score_bound": {"scores": SCORES, "number": "score", "delta": 0.1, "sides": "two"},
     "custom_divergence": {
