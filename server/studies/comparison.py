@@ -103,7 +103,7 @@ class ComparisonStudy(Study):
         what = "each client's own" if section["old_model"] == _LOCAL else section["old_model"]
         yield (
             f"Measured, the mean loss is {new.mean():.4f} with the new model and {old.mean():.4f} with the old one "
-            f"({what}); {num_worse} client{'s' * (num_worse != 1)} got worse, {num_better} better, and "
+            f"({what}); {num_worse} {'client' if num_worse == 1 else 'clients'} got worse, {num_better} better, and "
             f"{old.size - num_worse - num_better} are as they were."
         )
         ranked = np.argsort(old - new, kind="stable")[:num_worse]

@@ -20,6 +20,7 @@ from riskband.cli import main as riskband_command
 from server.config import load_config
 from server.problems import ConfigError
 from server.run.ledger import read_ledger
+from server.studies.comparison import ComparisonStudy
 from simulations.__main__ import main
 from tests.one_voice import contradictions
 from tests.server.running import SMALL, printed, raises, run_app
@@ -275,3 +276,9 @@ def test_how_many_of_the_next_clients_get_worse_is_required(tmp_path: Path, defa
     assert report["gate"]["requirements"][0]["upper"] == stored.value
     assert rb.verify(stored).ok
     assert f"risk above 0.3 │                │ {stored.value:10.0f} │ its own" in printed(report, width=180)
+
+
+def test_one_client_is_no_clients() -> None:
+    section = {"old": [0.1, 0.2], "new": [0.2, 0.2], "old_model": "local"}
+    report = {"comparison": section, "network": {"client_ids": ["a", "b"]}}
+    assert "; 1 client got worse, 0 better, and 1 are as they were." in next(iter(ComparisonStudy().lines(report)))
