@@ -199,6 +199,13 @@ class Certificate(Drawn):
         return "own" if self.recipe.get("band") is None else "band"
 
     @property
+    def is_always_valid(self) -> bool:
+        """Whether it holds for all numbers of clients at once, so that more may be asked because of it."""
+        return (
+            self.recipe.get("function") == "always_valid" or (self.recipe.get("band") or {}).get("method") == "stitched"
+        )
+
+    @property
     def is_from_below(self) -> bool:
         """Whether the upper end is only that of the range of a score, so that `lower` is the bound."""
         answers = self.recipe.get("answers")
