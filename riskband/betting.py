@@ -302,13 +302,13 @@ def others_upper_mean(values: FloatArray, *, num_others: int, delta: float) -> f
 
     def log_excess(candidate: float) -> float:
         cut = np.minimum(stakes, LARGEST_SHARE_OF_TAILS / max(1.0 - candidate, 1e-300)).tolist()
-        ratios = [_log_ratio_of_drawing(1.0 + stake * (candidate - kinds), counts, num_others) for stake in cut]
+        ratios = [log_ratio_of_drawing(1.0 + stake * (candidate - kinds), counts, num_others) for stake in cut]
         return log_average_excess(np.array(ratios), delta)
 
     return _first_rejected(log_excess, values.size, guess=float(values.mean()))
 
 
-def _log_ratio_of_drawing(rates: FloatArray, counts: IntArray, num_others: int) -> float:
+def log_ratio_of_drawing(rates: FloatArray, counts: IntArray, num_others: int) -> float:
     """Logarithm of how much likelier it is that clients are drawn before all others at their rates than at random.
 
     `counts` says how many clients have each rate; the others have rate 1 in the mean. The integral, over the logarithm

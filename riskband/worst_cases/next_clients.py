@@ -213,7 +213,6 @@ def next_clients(
             NEXT_FIXED,
             *chosen_before(
                 number_of_next_clients=(None if num_seen + num_next == population else num_next, None),
-                bound_on=("their mean" if mean else None, None),
                 k=(None if num_bounded == 1 else k, None),
                 risk_above_which_clients_count=(above, None),
                 rank=(rank, None),
