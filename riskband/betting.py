@@ -44,6 +44,7 @@ _ALWAYS_CHOSEN, _CHOSEN_AGAIN = 200, 1.01  # clients; beyond, the ratio of their
 _WEIGHT_OF_START = 0.3  # in clients
 _MANY, _NUM_STEPS = 20_000, 36  # clients for whom a limit is not found by so many halvings, but in fewer tries
 _MOST_AT_ONCE = 1_000_000  # numbers of one kind in the memory beyond what is kept
+_USUAL_MEAN = 0.25  # of losses: where it is theirs, stakes on the mean of others are the sharpest
 # An integral whose logarithm is concave, to eight digits: up to 12 standard deviations around the largest term.
 _NUM_NEWTON, _STEP_OF_TIME, _NUM_TIMES = 3, 1.0 / 3.0, 36
 _TIE = 1e-12  # what promises no more than so much more than another dual, by rounding perhaps, is not chosen for it
@@ -292,17 +293,17 @@ def others_upper_mean(values: FloatArray, *, num_others: int, delta: float) -> f
     """Upper confidence limit for the mean of so many others, where any set of clients was as likely the one seen.
 
     `values`, in [0, 1], are what those seen measured, and the limit is for what the others would, or for their true
-    risks. Exact, the same for every order of the values, and it grows with each; with more and more others it becomes
-    `constant_stakes_upper_mean`. Source: math §3.9.
+    risks. Exact, the same for every order of the values, and it grows with each. Source: math §3.9.
     """
     kinds, counts = np.unique(values, return_counts=True)
     left = num_others / (values.size + num_others)
-    # The sharpest ones where the others differ as much as those seen.
+    # The sharpest ones where the others differ as much as those seen; (c - x) / (c - mean) has stake 1 / (c - mean).
     stakes = sharpest_stakes(values.size, delta) * (1.0 - left) / (-np.log(left) * np.sqrt(left))
+    # The mean depends on who was seen, so that unlike stakes on the mean of all, c must not depend on the candidate.
+    tops = np.maximum(1.0 / stakes + _USUAL_MEAN, 1.0 / LARGEST_SHARE_OF_TAILS).tolist()
 
     def log_excess(candidate: float) -> float:
-        cut = np.minimum(stakes, LARGEST_SHARE_OF_TAILS / max(1.0 - candidate, 1e-300)).tolist()
-        ratios = [log_ratio_of_drawing(1.0 + stake * (candidate - kinds), counts, num_others) for stake in cut]
+        ratios = [log_ratio_of_drawing((c - kinds) / (c - candidate), counts, num_others) for c in tops]
         return log_average_excess(np.array(ratios), delta)
 
     return _first_rejected(log_excess, values.size, guess=float(values.mean()))
@@ -311,12 +312,13 @@ def others_upper_mean(values: FloatArray, *, num_others: int, delta: float) -> f
 def log_ratio_of_drawing(rates: FloatArray, counts: IntArray, num_others: int) -> float:
     """Logarithm of how much likelier it is that clients are drawn before all others at their rates than at random.
 
-    `counts` says how many clients have each rate; the others have rate 1 in the mean. The integral, over the logarithm
-    of the time at which the first of the others is drawn, is a sum around its largest term; what is left out is more.
+    `counts` says how many clients have each rate, above 0; the others have rate 1 in the mean. The integral, over the
+    logarithm of the time at which the first of the others is drawn, is a sum around its largest term; what is left out
+    would make it larger.
     """
     num_seen = int(counts.sum())
     mean = float(rates @ counts) / num_seen
-    time = np.log1p(num_seen * mean / num_others) / mean  # before the largest term, so that Newton's steps stay so
+    time = np.log1p(num_seen * mean / num_others) / mean  # before the largest term: Newton's steps do not overshoot it
     for _ in range(_NUM_NEWTON):
         passed = rates * time
         rises = -passed * np.exp(-passed) / np.expm1(-passed)

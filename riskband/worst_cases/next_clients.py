@@ -149,8 +149,13 @@ def next_clients(
             raise ValueError(f"above must be in [0, 1), got {above}; no client measures more than 1")
         if (rank, k, local) != (None, None, "observed"):
             raise ValueError("above counts clients by what they measure; leave out rank, k and local")
-    if check_flag("mean", mean) and any(each is not None for each in (rank, k, above, f)):
-        raise ValueError("mean=True is about all of these clients; leave out rank, k, above and the divergence")
+    beside = [
+        name for name, each in {"rank": rank, "k": k, "above": above, "divergence": f}.items() if each is not None
+    ]
+    if check_flag("mean", mean) and beside:
+        raise ValueError(
+            f"mean=True is about all of these clients as they are, got {', '.join(beside)}; leave that out"
+        )
     k = 1 if k is None and num_bounded == 1 and above is None and not mean else k
     k = None if k is None else check_count("k", k, minimum=1, remedy="1 is the largest risk of the next clients")
     if k is not None and k > num_bounded:

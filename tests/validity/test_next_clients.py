@@ -7,10 +7,11 @@ from math import comb
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 from scipy.stats import betabinom, binom, hypergeom
 
 import riskband as rb
-from riskband.betting import constant_stakes_upper_mean, log_ratio_of_drawing, others_upper_mean
+from riskband.betting import log_ratio_of_drawing, others_upper_mean
 from riskband.worst_cases.next_clients import most_above
 from tests.validity.coverage import BETA, ROUNDING, is_rejected
 
@@ -213,7 +214,7 @@ def test_the_mean_under_any_law(num_seen, num_next, law):
     assert not is_rejected(drawn[:, num_seen:].mean(axis=1) > np.array(limits) + ROUNDING, DELTA)
 
 
-def test_it_is_of_the_set_of_values_grows_with_each_and_ends_in_constant_stakes():
+def test_the_mean_of_others_is_of_the_set_of_values_and_grows_with_each():
     values = np.random.default_rng(22).beta(1.0, 5.0, 30)
     limit = others_upper_mean(values, num_others=20, delta=DELTA)
     assert others_upper_mean(values[::-1], num_others=20, delta=DELTA) == limit
@@ -221,12 +222,35 @@ def test_it_is_of_the_set_of_values_grows_with_each_and_ends_in_constant_stakes(
         for larger in (value + 0.01, 0.5 + 0.5 * value, 1.0):
             changed = np.append(np.delete(values, place), larger)
             assert others_upper_mean(changed, num_others=20, delta=DELTA) > limit
-    many = others_upper_mean(values, num_others=10**9, delta=DELTA)
-    assert many == pytest.approx(constant_stakes_upper_mean(values, delta=DELTA), abs=1e-7)
+
+
+@pytest.mark.parametrize("delta", [0.05, 0.5, 0.9])
+def test_the_mean_over_all_sets_of_small_populations(delta):
+    rng = np.random.default_rng(25)
+    for size, num_seen in ((7, 2), (6, 4)):
+        values = rng.beta(0.4, 0.6, size)
+        is_false = [
+            np.delete(values, chosen).mean()
+            > others_upper_mean(values[list(chosen)], num_others=size - num_seen, delta=delta)
+            for chosen in combinations(range(size), num_seen)
+        ]
+        assert np.mean(is_false) <= delta
+
+
+def test_the_mean_of_very_many_others_is_that_of_independent_clients():
+    """Of a sum over six fixed c, exp(K mean log((c - x) / (c - m))), solved here."""
+    values = np.random.default_rng(26).beta(1.0, 5.0, 30)
+    tops = np.maximum(np.geomspace(0.03, 0.5, 6) / np.sqrt(2.0 * np.log(20.0) / 30) + 0.25, 1.0 / 0.99)
+
+    def excess(mean):
+        return np.mean([np.prod((c - values) / (c - mean)) for c in tops]) - 20.0
+
+    found = others_upper_mean(values, num_others=10**9, delta=0.05)
+    assert found == pytest.approx(brentq(excess, values.mean(), 1.0), abs=1e-6)
 
 
 @pytest.mark.parametrize(("num_seen", "size", "share"), [(40, 55, 0.75), (100, 200, 0.6)])
-def test_it_is_sharper_than_the_mean_of_all_bounds(num_seen, size, share):
+def test_the_mean_is_sharper_than_that_of_all_bounds(num_seen, size, share):
     """By the slack above the measured mean, of the others and of all; and never below what is possible."""
     rng = np.random.default_rng(23)
     values = rng.binomial(100, rng.beta(3.0, 21.0, num_seen)) / 100
@@ -323,6 +347,18 @@ def test_the_mean_for_a_population_of_another_size():
             for said in (num_others, claimed)
         }
         assert is_false[num_others] <= DELTA < 0.5 * is_false[claimed]
+
+
+def test_bets_on_the_mean_of_the_others_that_look_at_it():
+    """It depends on who was seen: with one c for all the ratio has mean 1, with the largest stakes it allows more."""
+    risks, found = np.array([0.0, 0.99]), {"fixed": 0.0, "looks": 0.0}
+    for seen in range(21):  # of 20 clients of the larger risk, and 20 of the smaller one
+        mean, mass = 0.99 * (1.0 - seen / 20), hypergeom.pmf(seen, 40, 20, 20)
+        for name, c in (("fixed", 1.01), ("looks", mean + (1.0 - mean) / 0.99)):
+            ratio = np.exp(log_ratio_of_drawing((c - risks) / (c - mean), np.array([20 - seen, seen]), 20))
+            found[name] += mass * ratio
+    assert found["fixed"] == pytest.approx(1.0, abs=1e-8)
+    assert found["looks"] > 1.02
 
 
 def test_the_mean_that_all_would_measure_read_as_that_of_their_true_risks():
