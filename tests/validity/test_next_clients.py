@@ -339,14 +339,14 @@ def test_measured_risks_read_as_true_risks():
     assert not is_rejected(wrong["marginal"], DELTA)
 
 
-def test_the_mean_for_a_population_of_another_size():
+@pytest.mark.parametrize(("whole", "num_others", "claimed"), [(False, 6, 100), (True, 80, 10)])
+def test_the_mean_for_a_population_of_another_size(whole, num_others, claimed):
     """Of more others than there are each counts less, and of a federation smaller than it is those seen count more."""
-    for whole, num_others, claimed in ((False, 6, 100), (True, 80, 10)):
-        is_false = {
-            said: false_means(mean_limits(12, said, 0.0, 1.0, whole=whole), num_others, 0.0, 1.0, whole=whole)
-            for said in (num_others, claimed)
-        }
-        assert is_false[num_others] <= DELTA < 0.5 * is_false[claimed]
+    is_false = {
+        said: false_means(mean_limits(12, said, 0.0, 1.0, whole=whole), num_others, 0.0, 1.0, whole=whole)
+        for said in (num_others, claimed)
+    }
+    assert is_false[num_others] <= DELTA < 0.5 * is_false[claimed]
 
 
 def test_bets_on_the_mean_of_the_others_that_look_at_it():
