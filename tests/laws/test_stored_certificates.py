@@ -54,6 +54,7 @@ def kinds():
         "next clients": rb.next_clients(named, 5, divergence="chi2", budget=[0.0, 0.2], **few),
         "number of next clients": rb.next_clients(doubtful, 5, above=0.3, divergence="kl", budget=0.1, **few),
         "a population": rb.next_clients(doubtful, population=16, k=2, **few),
+        "mean of a population": rb.next_clients(doubtful, population=30, including_seen=True, mean=True, **few),
         "mean change": rb.change_bound(changes, "change", **few, sides="two"),
         "harm": rb.change_bound(means, "harmed:0.1", **few),
         "worst change": rb.change_bound(changes, "worst_change:kl:0.1", **few),
