@@ -168,8 +168,9 @@ class Certificate(Drawn):
             each if isinstance(each, str) else exactly(each) for each in single if isinstance(each, (str, float, int))
         ]
         kind = () if given.keys() & {"measure", "weight", "comparison"} else (_KINDS.get(function, function),)
-        whole = ("all",) if given.get("including_seen") else ()  # of a population, and not its next clients
-        return ":".join([*kind, *whole, *parts])
+        # Of a population all, and not its next clients; and of either only the mean.
+        of_next = [word for word, flag in (("all", "including_seen"), ("mean", "mean")) if given.get(flag)]
+        return ":".join([*kind, *of_next, *parts])
 
     @property
     def kind(self) -> str:
@@ -198,6 +199,13 @@ class Certificate(Drawn):
         if "groups" in self.recipe:
             return "groups"
         return "own" if self.recipe.get("band") is None else "band"
+
+    @property
+    def is_always_valid(self) -> bool:
+        """Whether it holds for all numbers of clients at once, so that more may be asked because of it."""
+        return (
+            self.recipe.get("function") == "always_valid" or (self.recipe.get("band") or {}).get("method") == "stitched"
+        )
 
     @property
     def ends(self) -> tuple[FloatArray | None, FloatArray | None]:

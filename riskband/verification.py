@@ -26,6 +26,7 @@ from riskband.groups.group_bands import rebuilt_group_bands
 from riskband.means import mean_bound
 from riskband.search import smallest_size
 from riskband.selection import selection_certificate
+from riskband.worst_cases.always_valid import always_valid
 from riskband.worst_cases.divergences import DIVERGENCES, FDivergence
 from riskband.worst_cases.next_clients import next_clients
 from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
@@ -52,6 +53,7 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
             worst_case_mean,
             worst_case_cdf,
             next_clients,
+            always_valid,
             change_bound,
             score_bound,
             dispersion_certificate,
