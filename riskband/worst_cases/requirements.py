@@ -47,7 +47,7 @@ REQUIRED = "require "
 WORST_MEAN, WORST_SHARE, NEXT = "worst_mean", "worst_share", "next"
 _MEANT = re.compile(r"\s*([^<>=]+?)\s*(=<|=>|<|>)\s*([^<>=]+?)\s*")
 _WRITTEN = re.compile(r"\s*(.+?)\s*(<=|>=)\s*(.+?)\s*")
-_LARGEST_TRIED = 4_096  # clients
+LARGEST_TRIED = 4_096  # clients
 _FINENESS = 8  # the number of clients that would decide is found to one part in so many
 
 
@@ -63,6 +63,7 @@ class Number(NamedTuple):
     threshold: float | None = None  # the risk from which on a share counts clients
     shift: tuple[str, float] | None = None  # name of the divergence and the budget, within which any network may be
     counts_examples: bool = False  # as of a `Functional`
+    most_clients: int = LARGEST_TRIED  # that are tried, or that there are to ask
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ class Requirement:
     name : str
         Of the number: a functional, as `bound` reads it, "worst_mean:DIVERGENCE:BUDGET",
         "worst_share:RISK:DIVERGENCE:BUDGET", or "next:CLIENTS:RISK", how many of so many next clients measure more
-        than the risk; "next:CLIENTS:RISK:DIVERGENCE:BUDGET" if they come from a target network.
+        than the risk; "next:CLIENTS:RISK:DIVERGENCE:BUDGET" if they come from a target network; or
+        "next:all:CLIENTS:RISK", how many of all clients of a finite federation of so many.
     relation : {"<=", ">="}
         Whether the limit is the largest or the smallest value allowed.
     limit : float
@@ -404,7 +406,7 @@ def verdicts_on(certificates: Mapping[str, Certificate], requirements: Iterable[
     return Gate(verdicts, delta, tuple(dict.fromkeys(lines)))
 
 
-def ends_of(answers: ClientRisks, requirement: Requirement, *, delta: float) -> tuple[float, float]:
+def ends_of(answers: ClientRisks | ScaledAnswers, requirement: Requirement, *, delta: float) -> tuple[float, float]:
     """Return both ends that answers give for what is required, with all of delta for it."""
     names = numbers_behind([requirement])
     found = certificates_of(answers, names, delta=delta / len(names))
@@ -439,7 +441,7 @@ def _verdict(certificates: Mapping[str, Certificate], requirement: Requirement, 
     if found and all(each.is_always_valid for each in found):
         return of(verdict=verdict, why="further clients may be asked until it is decided")
     risks = _growing(found)
-    if risks is None or 2 * risks.num_clients > _LARGEST_TRIED:
+    if risks is None or 2 * risks.num_clients > number.most_clients:
         return of(verdict=verdict, why="how many clients would decide it was not estimated")
     enough, then = _enough(certificates, requirement, risks)
     size, sizes = risks.num_clients, sizes_in_words(risks)
@@ -486,9 +488,9 @@ def _scaled(name: object, _: Sequence[str]) -> Number:
         return of(source, str(number), delta=own_delta(delta), sides="two")
 
     def value(distribution: RiskDistribution) -> float:
-        raise ValueError(
-            f"{number} is of changes or scores, and needs answers; a distribution of risks does not say it"
-        )
+        what = "changes" if number.family in CHANGES else "scores"
+        or_prior = ", or with prior='change:MEAN:SD:DIFFER'" if what == "changes" else ""
+        raise ValueError(f"{number} is of {what}, and not of risks; plan it with a pilot of them{or_prior}")
 
     plain = number.family.removeprefix("worst_") if number.kind == "worst" else ""
     return Number(str(number), number.quantity(scale, local="marginal"), ends, certificate, value, plain=plain)
@@ -533,9 +535,10 @@ def _worst_share(name: object, parameters: Sequence[str]) -> Number:
 
 
 def _next(name: object, parameters: Sequence[str]) -> Number:
-    remedy = f"write '{NEXT}:20:0.3', how many come next and the risk that is counted above"
+    remedy = f"write '{NEXT}:20:0.3', how many come next and the risk that is counted above, or '{NEXT}:all:55:0.3'"
+    is_whole = [*parameters[:1]] == ["all"]
     try:
-        count, point, *shift = parameters
+        count, point, *shift = parameters[is_whole:]
         num_next, above = check_count("the number of next clients", int(count), minimum=1, remedy=remedy), float(point)
     except ValueError as error:
         raise ValueError(f"{name!r:.80} cannot be read: {remedy}") from error
@@ -543,19 +546,25 @@ def _next(name: object, parameters: Sequence[str]) -> Number:
         raise ValueError(f"the risk in {name!r:.80} must be in [0, 1), got {point}; no client measures more than 1")
     f, size = _shift(name, shift, example=f"{NEXT}:20:0.3:chi2:0.1") if shift else (None, 0.0)
     within: dict[str, Any] = {} if f is None else {"divergence": f.name, "budget": size}
+    if is_whole:
+        if f is not None or num_next < 3:
+            raise ValueError(f"{name!r:.80} must be of a federation of 3 or more, as it is, without a shift; {remedy}")
+        within = {"population": num_next, "including_seen": True}
 
     def certificate(source: Band | ClientRisks, delta: float | None) -> Certificate:
         if not isinstance(source, ClientRisks) or source.noise is not None:
             raise ValueError(f"{called} needs what each client measured, without noise, and no band; ask for a share")
-        return next_clients(source, num_next, above=above, delta=own_delta(delta), **within)
+        return next_clients(source, None if is_whole else num_next, above=above, delta=own_delta(delta), **within)
 
     def value(distribution: RiskDistribution) -> float:
         share = float(np.sum(distribution.weights[distribution.risks > above]))
         return num_next * (share if f is None else float(binary_worst_case(share, divergence=f, budget=size)))
 
-    called = ":".join([NEXT, str(num_next), exactly(above), *([] if f is None else [f.name, exactly(size)])])
-    quantity = f"the number of clients, of the next {num_next}, that would measure a risk above {exactly(above)}"
-    return Number(called, quantity, (0.0, float(num_next)), certificate, value)
+    which, counted = ([NEXT, "all"], "all") if is_whole else ([NEXT], "the next")
+    called = ":".join([*which, str(num_next), exactly(above), *([] if f is None else [f.name, exactly(size)])])
+    quantity = f"the number of clients, of {counted} {num_next}, that would measure a risk above {exactly(above)}"
+    most = min(num_next - 1, LARGEST_TRIED) if is_whole else LARGEST_TRIED
+    return Number(called, quantity, (0.0, float(num_next)), certificate, value, most_clients=most)
 
 
 def _shift(name: object, parameters: Sequence[str], *, example: str) -> tuple[FDivergence, float]:
@@ -601,9 +610,9 @@ def _enough(certificates: Mapping[str, Certificate], requirement: Requirement, r
         return requirement.verdict(lower, upper)
 
     enough = smallest_size(
-        risks.num_clients, lambda size: then(size) != NOT_DECIDED, most=_LARGEST_TRIED, fineness=_FINENESS
+        risks.num_clients, lambda size: then(size) != NOT_DECIDED, most=number.most_clients, fineness=_FINENESS
     )
-    return (_LARGEST_TRIED, NOT_DECIDED) if enough is None else (enough, then(enough))
+    return (number.most_clients, NOT_DECIDED) if enough is None else (enough, then(enough))
 
 
 def _shown(value: float, rounded: Callable[[float, int], str], limit: float, num_digits: int) -> str:
