@@ -49,7 +49,7 @@ Pilot = ClientRisks | ScaledAnswers
 
 PLAN_SCHEMA = "riskband.plan/1"
 DEFAULT_POWER = 0.8
-_FEWEST = 2  # clients that are tried
+_FEWEST, _MOST = 2, 4_096  # clients that are tried
 _LARGEST_SIZE = 20_000  # examples of a client
 _NUM_ATOMS = 2_000  # of a Beta distribution
 _DRAWS_OF_EACH = 64  # clients drawn for each of them, so that the mean change is off by 1/350 of what clients differ by
@@ -315,7 +315,7 @@ def _with_shift(requirement: Requirement, shift: str | None) -> Requirement:
 
 def _most_clients(requirement: Requirement, population: int | None) -> int:
     """How many are tried at most; of a federation, all but those who come next."""
-    most, (family, *parameters) = requirement.number.most_clients, requirement.name.split(":")
+    most, (family, *parameters) = int(min(_MOST, requirement.number.most_clients)), requirement.name.split(":")
     if population is None:
         return most
     size = check_count("population", population, minimum=1, remedy="it counts all clients of the federation")
@@ -401,11 +401,11 @@ class _Assumed(NamedTuple):
         if binary is not None and (of_changes or isinstance(pilot, ScaledAnswers)):
             raise ValueError("binary is about risks; of changes the prior or the pilot says it, so leave it out")
         if isinstance(pilot, ScaledAnswers):
-            return cls(partial(_truth_on_scale, pilot), lambda _: _Answers.like(pilot), (*_drawn_again(pilot), fresh))
+            return cls(partial(truth_on_scale, pilot), lambda _: _Answers.like(pilot), (*_drawn_again(pilot), fresh))
         same = "every client has the same number of examples"
         if of_changes:
             true, drawn, lines = _prior_of_changes(of_changes, seed)
-            return cls(partial(_truth_on_scale, true), lambda size: _Answers.like(drawn(size)), (*lines, same, fresh))
+            return cls(partial(truth_on_scale, true), lambda size: _Answers.like(drawn(size)), (*lines, same, fresh))
         if pilot is not None:
             remedy = "make it of the earlier answers: ClientRisks(losses, num_examples)"
             check_kind("pilot", pilot, ClientRisks, remedy=remedy)
@@ -416,8 +416,8 @@ class _Assumed(NamedTuple):
         return cls(lambda asked: asked.number.value(risks), answers, (*lines, same, kind, fresh))
 
 
-def _truth_on_scale(answers: ScaledAnswers, requirement: Requirement) -> float:
-    """The number that is required if these are all the clients there are."""
+def truth_on_scale(answers: ScaledAnswers, requirement: Requirement) -> float:
+    """Return the number that is required if these are all the clients there are."""
     read_requirements(requirement, answers)
     number, scale = ScaledNumber.of(requirement.name, families_of(answers)), answers.scale
     if number.shift is None:

@@ -47,7 +47,7 @@ REQUIRED = "require "
 WORST_MEAN, WORST_SHARE, NEXT = "worst_mean", "worst_share", "next"
 _MEANT = re.compile(r"\s*([^<>=]+?)\s*(=<|=>|<|>)\s*([^<>=]+?)\s*")
 _WRITTEN = re.compile(r"\s*(.+?)\s*(<=|>=)\s*(.+?)\s*")
-LARGEST_TRIED = 4_096  # clients
+_LARGEST_TRIED = 4_096  # clients
 _FINENESS = 8  # the number of clients that would decide is found to one part in so many
 
 
@@ -63,7 +63,7 @@ class Number(NamedTuple):
     threshold: float | None = None  # the risk from which on a share counts clients
     shift: tuple[str, float] | None = None  # name of the divergence and the budget, within which any network may be
     counts_examples: bool = False  # as of a `Functional`
-    most_clients: int = LARGEST_TRIED  # that are tried, or that there are to ask
+    most_clients: float = math.inf  # that can be asked
 
 
 @dataclass(frozen=True)
@@ -441,7 +441,7 @@ def _verdict(certificates: Mapping[str, Certificate], requirement: Requirement, 
     if found and all(each.is_always_valid for each in found):
         return of(verdict=verdict, why="further clients may be asked until it is decided")
     risks = _growing(found)
-    if risks is None or 2 * risks.num_clients > number.most_clients:
+    if risks is None or 2 * risks.num_clients > min(_LARGEST_TRIED, number.most_clients):
         return of(verdict=verdict, why="how many clients would decide it was not estimated")
     enough, then = _enough(certificates, requirement, risks)
     size, sizes = risks.num_clients, sizes_in_words(risks)
@@ -563,7 +563,7 @@ def _next(name: object, parameters: Sequence[str]) -> Number:
     which, counted = ([NEXT, "all"], "all") if is_whole else ([NEXT], "the next")
     called = ":".join([*which, str(num_next), exactly(above), *([] if f is None else [f.name, exactly(size)])])
     quantity = f"the number of clients, of {counted} {num_next}, that would measure a risk above {exactly(above)}"
-    most = min(num_next - 1, LARGEST_TRIED) if is_whole else LARGEST_TRIED
+    most = num_next - 1 if is_whole else math.inf
     return Number(called, quantity, (0.0, float(num_next)), certificate, value, most_clients=most)
 
 
@@ -597,6 +597,7 @@ def _growing(certificates: Sequence[Certificate]) -> ClientRisks | None:
 def _enough(certificates: Mapping[str, Certificate], requirement: Requirement, risks: ClientRisks) -> tuple[int, str]:
     """About how many clients decide a requirement, and how: the answers are repeated, twice as often until it is."""
     number = requirement.number
+    most = int(min(_LARGEST_TRIED, number.most_clients))
 
     @cache
     def then(num_clients: int) -> str:
@@ -609,10 +610,8 @@ def _enough(certificates: Mapping[str, Certificate], requirement: Requirement, r
         lower, upper, _ = _ends(found, number)
         return requirement.verdict(lower, upper)
 
-    enough = smallest_size(
-        risks.num_clients, lambda size: then(size) != NOT_DECIDED, most=number.most_clients, fineness=_FINENESS
-    )
-    return (number.most_clients, NOT_DECIDED) if enough is None else (enough, then(enough))
+    enough = smallest_size(risks.num_clients, lambda size: then(size) != NOT_DECIDED, most=most, fineness=_FINENESS)
+    return (most, NOT_DECIDED) if enough is None else (enough, then(enough))
 
 
 def _shown(value: float, rounded: Callable[[float, int], str], limit: float, num_digits: int) -> str:
