@@ -441,7 +441,7 @@ def _verdict(certificates: Mapping[str, Certificate], requirement: Requirement, 
     if found and all(each.is_always_valid for each in found):
         return of(verdict=verdict, why="further clients may be asked until it is decided")
     risks = _growing(found)
-    if risks is None or 2 * risks.num_clients > min(_LARGEST_TRIED, number.most_clients):
+    if risks is None or 2 * risks.num_clients > _LARGEST_TRIED:
         return of(verdict=verdict, why="how many clients would decide it was not estimated")
     enough, then = _enough(certificates, requirement, risks)
     size, sizes = risks.num_clients, sizes_in_words(risks)
@@ -587,17 +587,20 @@ def sizes_in_words(risks: ClientRisks) -> str:
 
 
 def _growing(certificates: Sequence[Certificate]) -> ClientRisks | None:
-    """The answers behind certificates, if more like them can be made: not of counts, nor for levels that were tuned."""
-    recipe = certificates[0].recipe if certificates else {"answers": {}}
+    """The answers behind certificates, if more like them can be made.
+
+    Not of counts, nor for levels that were tuned, nor of a finite population.
+    """
+    recipe = certificates[0].recipe if certificates else {"answers": {}, "arguments": {}}
     is_tuned = not isinstance((recipe.get("band") or {}).get("method", ""), str)
     is_of_risks = {"values", "num_examples"} <= recipe["answers"].keys()
-    return ClientRisks(**recipe["answers"]) if is_of_risks and not is_tuned else None
+    is_open = not is_tuned and "population" not in recipe["arguments"]
+    return ClientRisks(**recipe["answers"]) if is_of_risks and is_open else None
 
 
 def _enough(certificates: Mapping[str, Certificate], requirement: Requirement, risks: ClientRisks) -> tuple[int, str]:
     """About how many clients decide a requirement, and how: the answers are repeated, twice as often until it is."""
     number = requirement.number
-    most = int(min(_LARGEST_TRIED, number.most_clients))
 
     @cache
     def then(num_clients: int) -> str:
@@ -610,8 +613,10 @@ def _enough(certificates: Mapping[str, Certificate], requirement: Requirement, r
         lower, upper, _ = _ends(found, number)
         return requirement.verdict(lower, upper)
 
-    enough = smallest_size(risks.num_clients, lambda size: then(size) != NOT_DECIDED, most=most, fineness=_FINENESS)
-    return (most, NOT_DECIDED) if enough is None else (enough, then(enough))
+    enough = smallest_size(
+        risks.num_clients, lambda size: then(size) != NOT_DECIDED, most=_LARGEST_TRIED, fineness=_FINENESS
+    )
+    return (_LARGEST_TRIED, NOT_DECIDED) if enough is None else (enough, then(enough))
 
 
 def _shown(value: float, rounded: Callable[[float, int], str], limit: float, num_digits: int) -> str:
