@@ -61,7 +61,9 @@ _LEVELS = np.array([0.5, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.98, 0.99, 0.9
 _FINENESS = 32  # the number of clients is found to one part in so many
 _DOUBT = 0.1  # of a network, that a prediction is wrong where none was seen to be
 _RIDGE = 0.01  # of the regression, which has about as many averages as networks at first
-_PRIOR = "write prior='beta:MEAN:SD', as in 'beta:0.12:0.07', or give a RiskDistribution; of two models 'change:…'"
+_PRIOR = (
+    "write prior='beta:0.12:0.07' (mean and sd), for two models 'change:MEAN:SD:DIFFER', or give a RiskDistribution"
+)
 _CHANGE = "write prior='change:MEAN:SD:DIFFER' or 'change:MEAN:SD:DIFFER:OLD', as in 'change:-0.01:0.02:0.1:0.15'"
 
 
