@@ -84,9 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--shift", help="for every network within it, as in chi2:0.1 (for means and shares)", metavar="NAME:BUDGET")
     source = parser.add_mutually_exclusive_group(required=True)
     prior = "how risks of clients are distributed, or how the change between two models is: its mean and standard "
-    prior += (
-        "deviation, and the share of examples that one of them gets wrong; change:MEAN:SD:DIFFER:OLD with the risk "
-    )
+    prior += "deviation, and the share of examples that only one of them gets wrong; change:MEAN:SD:DIFFER:OLD with the risk "
     prior += "of the old one, if clients give two mean losses and not how many examples got worse"
     source.add_argument("--prior", help=prior, metavar="beta:MEAN:SD|change:MEAN:SD:DIFFER")
     earlier = "or a table of earlier answers, as certify reads it, or two of an old and a new model, as compare does"
@@ -98,9 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sizes = "examples of each client; several make a frontier (default: the median of the pilot)"
     add("--num-examples", help=sizes, type=int, nargs="+", metavar="N")
     add("--num-clients", help="how many clients you have", type=int, metavar="K")
-    finite = (
-        "they and the next clients of 'next:20:0.3<=3' are drawn at random from so many; 'next:all:55:0.3<=5' has it"
-    )
+    finite = "those asked and those of 'next:20:0.3<=3' are drawn from so many; for all of 55 say 'next:all:55:0.3<=5'"
     add("--population", help=finite, type=int, metavar="N")
     add("--power", help="probability of PASS that is wanted (default: 0.8)", type=float, default=DEFAULT_POWER)
     add("--cost", help="of a client, and of an example", type=float, nargs=2, metavar=("CLIENT", "EXAMPLE"))

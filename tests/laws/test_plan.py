@@ -289,7 +289,7 @@ REFUSED = {
     "the truth fails": ({"target": "mean<=0.1"}, "it is not true of the assumed network, where the number is 0.12"),
     "no source": ({"prior": None}, "either a prior or a pilot, got none"),
     "two sources": ({"pilot": rb.ClientRisks([0.1, 0.3], 10)}, "either a prior or a pilot, got both"),
-    "prior": ({"prior": "gamma:1:2"}, "prior 'gamma:1:2' cannot be read; write prior='beta:MEAN:SD'"),
+    "prior": ({"prior": "gamma:1:2"}, "prior 'gamma:1:2' cannot be read; write prior='beta:0.12:0.07'"),
     "percent": ({"prior": "beta:12:7"}, "needs a mean in (0, 1)"),
     "spread": ({"prior": "beta:0.1:0.5"}, "a standard deviation above 0 and below"),
     "no examples": ({"num_examples": None}, "num_examples must be given with a prior"),
