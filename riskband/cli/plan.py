@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--shift", help="for every network within it, as in chi2:0.1 (for means and shares)", metavar="NAME:BUDGET")
     source = parser.add_mutually_exclusive_group(required=True)
     prior = "how risks of clients are distributed, or how the change between two models is: its mean and standard "
-    prior += "deviation, and the share of examples that only one of them gets wrong; change:MEAN:SD:DIFFER:OLD with the risk "
+    prior += "deviation, and the share of examples that only one gets wrong; change:MEAN:SD:DIFFER:OLD with the risk "
     prior += "of the old one, if clients give two mean losses and not how many examples got worse"
     source.add_argument("--prior", help=prior, metavar="beta:MEAN:SD|change:MEAN:SD:DIFFER")
     earlier = "or a table of earlier answers, as certify reads it, or two of an old and a new model, as compare does"
