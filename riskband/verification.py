@@ -26,6 +26,7 @@ from riskband.groups.group_bands import rebuilt_group_bands
 from riskband.means import mean_bound
 from riskband.search import smallest_size
 from riskband.selection import selection_certificate
+from riskband.worst_cases.divergence_bounds import divergence_lower_bound
 from riskband.worst_cases.divergences import DIVERGENCES, FDivergence
 from riskband.worst_cases.next_clients import next_clients
 from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
@@ -52,6 +53,7 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
             worst_case_mean,
             worst_case_cdf,
             next_clients,
+            divergence_lower_bound,
             change_bound,
             score_bound,
             dispersion_certificate,
@@ -236,6 +238,8 @@ def _follow(
         for argument in arguments.keys() & {"divergence", "weight", "functional", "measure"}:
             own = divergences if argument == "divergence" else weights  # or a name that the function knows
             arguments[argument] = own.get(arguments[argument], arguments[argument])
+        if "target" in arguments and isinstance(arguments["target"], Mapping):  # clients of a second network
+            arguments["target"] = _source({"function": name, **arguments["target"]})
         return FUNCTIONS[name](_source(recipe), **arguments)
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError) as error:
         raise ValueError(

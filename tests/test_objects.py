@@ -14,7 +14,7 @@ RNG = np.random.default_rng(0)
 LOSSES = RNG.binomial(100, RNG.beta(3, 21, size=300)) / 100
 
 
-NO_CLIENTS = ("GroupBands", "Gate", "Verdict", "Selection", "DivergenceBound")  # in their line
+NO_CLIENTS = ("GroupBands", "Gate", "Verdict", "Selection")  # in their line
 
 
 def risks(**who):
@@ -42,7 +42,6 @@ def objects():
         "JointBand": rb.joint_band(joint, delta=0.1),
         "GroupBands": rb.group_bands(answers, ["a"] * 100 + ["b"] * 200, delta=0.1),
         "Certificate": rb.worst_case_cdf(band, divergence="kl", budget=[0.1, 0.2]),
-        "DivergenceBound": rb.divergence_lower_bound(band, band, divergence="kl"),
         "Gate": rb.require(answers, ["mean<=0.2", "gini<=0.9"], delta=0.05),
         "Verdict": rb.require(answers, "mean<=0.2", delta=0.05).verdicts[0],
         "Selection": rb.select({"one": answers, "two": risks(num_missing=1)}, objective="mean", delta=0.1),

@@ -69,7 +69,7 @@ def target_entry(
         both = evaluation.unseen.risks, target.risks
         estimates = {bins: rb.divergence_estimate(*both, divergence=name, bins=bins) for bins in NUM_BINS}
         distances[name] = {
-            "lower_bound": finite(bound.value),
+            "lower_bound": bound.lower,
             "delta": bound.delta,
             "validity": bound.validity,
             **{f"estimate_{bins}_bins": finite(estimate) for bins, estimate in estimates.items()},
