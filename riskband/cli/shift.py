@@ -36,7 +36,6 @@ def run(options: argparse.Namespace) -> int:
         [
             partial(about, options.about),
             partial(check_delta, options.delta),
-            partial(check_delta, options.alpha),
             *([partial(check_budget, options.budget)] if options.budget else []),
             *(partial(target_requirements, text) for text in options.require),
         ]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from riskband.answers.risks import ClientRisks
 from riskband.bands.band import Band, band, band_alone, own_delta
 from riskband.certificate import Certificate, recipe
-from riskband.checks import FloatArray, check_count, check_delta, check_losses
+from riskband.checks import FloatArray, as_number, check_count, check_losses, check_numbers
 from riskband.worst_cases.divergences import FDivergence, resolve_divergence
 
 _ROUNDING = 1e-12  # relative and absolute: the bound is lowered by so much
@@ -157,9 +157,11 @@ def next_estimate(estimates: npt.ArrayLike, *, alpha: float) -> float:
     ValueError
         If an estimate is out of range, or they are too few for alpha: 1/alpha - 1 at least.
     """
-    found, alpha = np.ravel(np.asarray(estimates, dtype=np.float64)), check_delta(alpha)
-    if not np.all(found >= 0.0):
-        raise ValueError(f"estimates must be >= 0, got {found[~(found >= 0.0)][0]:g}; they are divergences")
+    found = check_numbers("estimates", estimates, remedy="give one for each past network")
+    if found.ndim != 1 or not np.all(found >= 0.0):
+        raise ValueError(f"estimates must be one number >= 0 for each past network, got {estimates!r:.80}")
+    if not 0.0 < as_number(alpha) < 1.0:
+        raise ValueError(f"alpha must lie between 0 and 1, got {alpha!r:.80}; the next one is larger so often")
     rank = int(np.ceil((found.size + 1) * (1.0 - alpha) * (1.0 - _ROUNDING)))
     if rank > found.size:
         needed = int(np.ceil(1.0 / alpha * (1.0 - _ROUNDING))) - 1
