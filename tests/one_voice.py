@@ -44,7 +44,9 @@ def contradictions(
         f"{name} has {end} {entry[end]} in JSON and {stored[name].get(end)} on the page"
         for name, entry in entries.items()
         for end in ("value", "lower")
-        if name in stored and entry.get(end) is not None and not np.allclose(entry[end], stored[name][end], rtol=0.0, atol=1e-9)
+        if name in stored
+        and entry.get(end) is not None
+        and not np.allclose(entry[end], stored[name][end], rtol=0.0, atol=1e-9)
     ]
     problems += _shares(found, entries, delta=delta)
     problems += _wrong_verdicts(found.get("gate"), entries)

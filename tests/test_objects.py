@@ -192,6 +192,19 @@ def test_bands_of_groups_are_drawn_and_tabled_as_each_band_is(made):
     assert "not proved" in lower.plot().get_title()
 
 
+def test_a_number_that_nothing_bounds_from_above_is_a_sentence_without_a_figure():
+    distance = rb.divergence_lower_bound(
+        risks(), rb.ClientRisks(LOSSES[::-1] ** 2, 100, binary=False), divergence="tv", delta=0.1
+    )
+    with pytest.raises(ValueError, match="nothing bounds this number from above; read `lower`"):
+        distance.plot()
+    assert "at least 0." in distance._repr_html_()
+    assert "<svg" not in distance._repr_html_()
+    assert distance.to_frame()["lower"].tolist() == [distance.lower]
+    with pytest.raises(TypeError, match="two ends"):
+        float(distance)
+
+
 def test_more_than_two_axes_are_no_figure_but_a_table():
     axes = {"budget": np.arange(2.0), "level": np.arange(3.0), "threshold": np.arange(4.0)}
     value = np.arange(24.0).reshape(2, 3, 4)

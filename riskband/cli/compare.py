@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import riskband as rb
-from riskband.answers.doors import TableError
-from riskband.answers.files import read_risks
 from riskband.answers.responses import ANSWERED_BY, who_made_the_model
 from riskband.checks import check_delta, spelled
 from riskband.cli.certify import add_columns, several, write
-from riskband.cli.request import how_read, output_problems, problems_of, wanted_of
+from riskband.cli.request import how_read, output_problems, problems_of, risks_of_files, wanted_of
 from riskband.cli.terminal import summary_on_scale
 from riskband.plots.bands import save_figure
 from riskband.plots.changes import changes_figure
@@ -35,14 +33,7 @@ def run(options: argparse.Namespace) -> int:
         rule = "--out, --json and --plot are for one new model"
         problems.append(f"{rule}; say --delta 0.05 / (number of models) for each")
     who: dict[str, Any] = {"answered_by": options.answered_by, "num_missing": options.num_missing}
-    read = {}
-    for file in (options.old, *options.new):
-        try:
-            read[file] = read_risks(file, wanted, **who)
-        except TableError as error:
-            problems += [f"{file}: {line}" for line in error.problems]
-    if problems:
-        raise TableError(list(dict.fromkeys(problems)))
+    read = risks_of_files((options.old, *options.new), wanted, problems, **who)
     say = partial(print, file=sys.stderr) if options.json else print
     say(who_made_the_model(options.answered_by, option="--answered-by {}"))
     asked = {"numbers": options.number, "require": options.require, "num_next": options.next}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -235,6 +235,19 @@ def answers_of(read: Callable[[], T], problems: list[str]) -> T:
     if problems:
         raise TableError(list(dict.fromkeys(problems)))  # some checks see the same mistake
     return answers
+
+
+def risks_of_files(files: Iterable[str], wanted: Wanted, problems: list[str], **who: Any) -> dict[str, rb.ClientRisks]:
+    """Return what several tables hold; raises `TableError` with the problems and those of each file."""
+    read = {}
+    for file in files:
+        try:
+            read[file] = read_risks(file, wanted, **who)
+        except TableError as error:
+            problems += [f"{file}: {line}" for line in error.problems]
+    if problems:
+        raise TableError(list(dict.fromkeys(problems)))
+    return read
 
 
 def problems_of(checks: list[Callable[[], object]]) -> list[str]:

@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 
 import riskband as rb
-from riskband.answers.doors import TableError, Wanted
-from riskband.answers.files import read_risks
 from riskband.answers.responses import ANSWERED_BY, who_made_the_model
 from riskband.checks import check_budget, check_delta, spelled
 from riskband.cli.certify import add_columns, several, write
-from riskband.cli.request import how_read, output_problems, problems_of, wanted_of
+from riskband.cli.request import how_read, output_problems, problems_of, risks_of_files, wanted_of
 from riskband.cli.terminal import summary_on_networks
 from riskband.report.networks import certified_target, target_requirements
 from riskband.report.words import about
@@ -26,6 +24,10 @@ from riskband.worst_cases.divergence_bounds import next_estimate
 
 _USUAL = ["chi2"]
 _INFINITE = " (bins with clients of one network alone; tv and hellinger2 are always finite)"
+_OF_ESTIMATES = (
+    "This is an estimate and no divergence: it holds if the next network is exchangeable with these, and as many "
+    "clients of it are asked."
+)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -45,17 +47,15 @@ def run(options: argparse.Namespace) -> int:
         problems.append("give either one TARGET, or earlier networks by --past; they are two questions")
     if past and (options.out or options.require or options.budget):
         problems.append("--out, --require and --budget need a TARGET: what --past bounds is an estimate")
-    read = _read(files, wanted, problems, answered_by=options.answered_by)
+    read = risks_of_files(files, wanted, problems, answered_by=options.answered_by)
     if past:
         return _say_next(options, read)
     say = partial(print, file=sys.stderr) if options.json else print
     say(who_made_the_model(options.answered_by, option="--answered-by {}"))
     source, target = read.values()
-    asked = {
-        "divergence": options.divergence or ([] if options.require and not options.budget else _USUAL),
-        "budget": options.budget,
-    }
-    found = certified_target(source, target, delta=options.delta, require=options.require, **asked)
+    names = options.divergence or ([] if options.require and not options.budget else _USUAL)
+    asked = {"divergence": names, "budget": options.budget, "require": options.require}
+    found = certified_target(source, target, delta=options.delta, **asked)
     say(summary_on_networks(found, source, target, how_read=how_read(wanted)))
     write(found, options, say=say)
     return 0 if found.gate is None else found.gate.exit_status
@@ -66,38 +66,19 @@ def _files(past: list[str]) -> list[str]:
     return [str(each) for path in map(Path, past) for each in (sorted(path.glob("*.*")) if path.is_dir() else [path])]
 
 
-def _read(files: list[str], wanted: Wanted, problems: list[str], *, answered_by: str) -> dict[str, rb.ClientRisks]:
-    read = {}
-    for file in files:
-        try:
-            read[file] = read_risks(file, wanted, answered_by=answered_by)
-        except TableError as error:
-            problems += [f"{file}: {line}" for line in error.problems]
-    if problems:
-        raise TableError(list(dict.fromkeys(problems)))
-    return read
-
-
 def _say_next(options: argparse.Namespace, read: dict[str, rb.ClientRisks]) -> int:
     source, *past = (each.values for each in read.values())
     found: dict[str, Any] = {}
     for name in options.divergence or _USUAL:
         estimates = [rb.divergence_estimate(source, each, divergence=name) for each in past]
-        finite = [each if np.isfinite(each) else None for each in estimates]
         bound = next_estimate(estimates, alpha=options.alpha)
-        found[name] = {"estimates": dict(zip(list(read)[1:], finite, strict=True))}
-        found[name]["next_at_most"] = bound if np.isfinite(bound) else None
+        known = [each if np.isfinite(each) else None for each in (*estimates, bound)]
+        found[name] = {"estimates": dict(zip(list(read)[1:], known, strict=False)), "next_at_most": known[-1]}
         if not options.json:
-            among = f"of {len(past)} networks, {min(estimates):.4g} to {max(estimates):.4g}, follows for the next one"
-            sure = f"at most {bound:.4g} with probability at least {confidence(options.alpha)}"
-            print(f"{name}, estimated by histograms of 10 bins: {among}: {sure}{_INFINITE * bool(np.isinf(bound))}")
-    if options.json:
-        print(json.dumps({"alpha": options.alpha, "divergence": found}, indent=1))
-    else:
-        print(
-            "This is an estimate and no divergence: it holds if the next network is exchangeable with these, and as "
-            "many of its clients are asked."
-        )
+            among = f"{name}, estimated by histograms of 10 bins, {min(estimates):.4g} to {max(estimates):.4g} so far"
+            sure = f"of the next network at most {bound:.4g} with probability at least {confidence(options.alpha)}"
+            print(f"{among}: {sure}{_INFINITE * bool(np.isinf(bound))}")
+    print(json.dumps({"alpha": options.alpha, "divergence": found}, indent=1) if options.json else _OF_ESTIMATES)
     return 0
 
 
