@@ -238,7 +238,7 @@ def _follow(
         for argument in arguments.keys() & {"divergence", "weight", "functional", "measure"}:
             own = divergences if argument == "divergence" else weights  # or a name that the function knows
             arguments[argument] = own.get(arguments[argument], arguments[argument])
-        if "target" in arguments and isinstance(arguments["target"], Mapping):  # clients of a second network
+        if isinstance(arguments.get("target"), Mapping):  # clients of a second network
             arguments["target"] = _source({"function": name, **arguments["target"]})
         return FUNCTIONS[name](_source(recipe), **arguments)
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError) as error:

@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     again = several()
     add = parser.add_argument
     add("source", help="table with one row per client of the source network", metavar="SOURCE")
-    add("target", help="the same of some clients of the target network; five are enough", metavar="TARGET", nargs="?")
+    add("target", help="the same of some clients of the target network", metavar="TARGET", nargs="?")
     past = "tables of earlier networks, or a folder of them: what is estimated of the next one"
     add("--past", help=past, metavar="FILE", **again, nargs="+")
     add("--alpha", type=float, default=0.1, help="with --past: probability that the next is larger (default: 0.1)")
