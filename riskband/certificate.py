@@ -170,8 +170,9 @@ class Certificate(Drawn):
         ]
         function = "target_mean" if function == "worst_case_mean" and "target" in given else function
         kind = () if given.keys() & {"measure", "weight", "comparison"} else (_KINDS.get(function, function),)
-        whole = ("all",) if given.get("including_seen") else ()  # of a population, and not its next clients
-        return ":".join([*kind, *whole, *parts])
+        # Of a population all, and not its next clients; and of either only the mean.
+        of_next = [word for word, flag in (("all", "including_seen"), ("mean", "mean")) if given.get(flag)]
+        return ":".join([*kind, *of_next, *parts])
 
     @property
     def kind(self) -> str:
@@ -205,6 +206,13 @@ class Certificate(Drawn):
     def is_open(self) -> bool:
         """Whether it is one number that nothing bounds from above."""
         return not self.axes and bool(np.all(np.equal(self.value, np.inf)))
+
+    @property
+    def is_always_valid(self) -> bool:
+        """Whether it holds for all numbers of clients at once, so that more may be asked because of it."""
+        return (
+            self.recipe.get("function") == "always_valid" or (self.recipe.get("band") or {}).get("method") == "stitched"
+        )
 
     @property
     def is_from_below(self) -> bool:

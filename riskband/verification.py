@@ -26,6 +26,7 @@ from riskband.groups.group_bands import rebuilt_group_bands
 from riskband.means import mean_bound
 from riskband.search import smallest_size
 from riskband.selection import selection_certificate
+from riskband.worst_cases.always_valid import always_valid
 from riskband.worst_cases.divergence_bounds import divergence_lower_bound
 from riskband.worst_cases.divergences import DIVERGENCES, FDivergence
 from riskband.worst_cases.next_clients import next_clients
@@ -54,6 +55,7 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
             worst_case_cdf,
             next_clients,
             divergence_lower_bound,
+            always_valid,
             change_bound,
             score_bound,
             dispersion_certificate,

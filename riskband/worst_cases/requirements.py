@@ -137,7 +137,7 @@ class Requirement:
     @property
     def number(self) -> Number:
         """What the limit is for."""
-        return _number(self.name)
+        return number_of(self.name)
 
     def __str__(self) -> str:
         """The requirement as `of` reads it."""
@@ -400,7 +400,7 @@ def certificates_of(source: Source, names: Iterable[str], *, delta: float | None
     found = {}
     for name in names:
         with suppress(UnboundedError):
-            found[name] = _number(name).certificate(source, delta)
+            found[name] = number_of(name).certificate(source, delta)
     return found
 
 
@@ -448,6 +448,8 @@ def _verdict(certificates: Mapping[str, Certificate], requirement: Requirement, 
         return of(verdict=NOT_DECIDED, why="these answers refute the budget, so the bound says nothing of the target")
     if verdict != NOT_DECIDED:
         return of(verdict=verdict)
+    if found and all(each.is_always_valid for each in found):
+        return of(verdict=verdict, why="further clients may be asked until it is decided")
     risks = _growing(found)
     if risks is None or 2 * risks.num_clients > _LARGEST_TRIED:
         return of(verdict=verdict, why="how many clients would decide it was not estimated")
@@ -463,7 +465,8 @@ def _verdict(certificates: Mapping[str, Certificate], requirement: Requirement, 
     return of(verdict=verdict, why=why, num_clients=enough, then=then)
 
 
-def _number(name: object) -> Number:
+def number_of(name: object) -> Number:
+    """Return what a name is of; raises ValueError if it is of nothing."""
     head, *parameters = name.split(":") if isinstance(name, str) else ("",)
     special: dict[str, Callable[[object, Sequence[str]], Number]]
     special = {WORST_MEAN: _worst_mean, WORST_SHARE: _worst_share, NEXT: _next}
