@@ -147,6 +147,8 @@ def _draw_curves(axes: Axes, certificate: Certificate) -> None:
 
 def _draw_number(axes: Axes, certificate: Certificate) -> None:
     """A bar over what is left possible, with the measured value where the certificate has it."""
+    if certificate.is_open:
+        raise ValueError("a figure needs an upper bound, and nothing bounds this number from above; read `lower`")
     upper = float(certificate.value)
     lower = min(0.0, upper) if certificate.lower is None else float(certificate.lower)
     axes.plot([lower, upper], [0.0, 0.0], color=bands.BOUNDS, lw=12.0, solid_capstyle="butt", label=_label(certificate))

@@ -29,12 +29,21 @@ from riskband.functionals.functional import resolve
 from riskband.search import smallest_size
 from riskband.wording import chosen_before, confidence, exactly, in_full, rounded_down, rounded_up
 from riskband.wording.shown import Shown, shortened
+from riskband.worst_cases.divergence_bounds import divergence_lower_bound
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence, robust_mean
 from riskband.worst_cases.next_clients import next_clients
 from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
 from riskband.worst_cases.scaled import CHANGES, SCORES, ScaledNumber, change_bound, families_of, score_bound
 
-Source = Band | ClientRisks | ScaledAnswers
+
+class Networks(NamedTuple):
+    """Answers of clients of a source network, and of some of a target network."""
+
+    source: ClientRisks
+    target: ClientRisks
+
+
+Source = Band | ClientRisks | ScaledAnswers | Networks
 
 PASS, FAIL, NOT_DECIDED = "PASS", "FAIL", "NOT DECIDED"
 EXIT_STATUS: Mapping[str, int] = {FAIL: 1, NOT_DECIDED: 3, PASS: 0}
@@ -45,6 +54,7 @@ REQUIRED = "require "
 """Begins the name of a certificate that a verdict follows from."""
 
 WORST_MEAN, WORST_SHARE, NEXT = "worst_mean", "worst_share", "next"
+TARGET_MEAN, DIVERGENCE = "target_mean", "divergence"
 _MEANT = re.compile(r"\s*([^<>=]+?)\s*(=<|=>|<|>)\s*([^<>=]+?)\s*")
 _WRITTEN = re.compile(r"\s*(.+?)\s*(<=|>=)\s*(.+?)\s*")
 _LARGEST_TRIED = 4_096  # clients
@@ -436,6 +446,8 @@ def _verdict(certificates: Mapping[str, Certificate], requirement: Requirement, 
             verdict=NOT_DECIDED, why="an estimate decides nothing: the clients that answered helped to train the model"
         )
     verdict = requirement.verdict(lower, upper)
+    if verdict == PASS and any(is_budget_refuted(each, certificates) for each in found):
+        return of(verdict=NOT_DECIDED, why="these answers refute the budget, so the bound says nothing of the target")
     if verdict != NOT_DECIDED:
         return of(verdict=verdict)
     if found and all(each.is_always_valid for each in found):
@@ -460,6 +472,7 @@ def number_of(name: object) -> Number:
     head, *parameters = name.split(":") if isinstance(name, str) else ("",)
     special: dict[str, Callable[[object, Sequence[str]], Number]]
     special = {WORST_MEAN: _worst_mean, WORST_SHARE: _worst_share, NEXT: _next}
+    special |= {TARGET_MEAN: _target_mean, DIVERGENCE: _divergence}
     special |= dict.fromkeys((*CHANGES, *SCORES), _scaled)
     found = as_spelled(head, tuple(special))
     if found is not None:
@@ -514,6 +527,39 @@ def _worst_mean(name: object, parameters: Sequence[str]) -> Number:
 
 def _worst_mean_name(divergence: str, budget: float) -> str:
     return f"{WORST_MEAN}:{divergence}:{exactly(budget)}"
+
+
+def _target_mean(name: object, parameters: Sequence[str]) -> Number:
+    f, size = _shift(name, parameters, example=f"{TARGET_MEAN}:chi2:0.1")
+
+    def above(source: Any, delta: float | None) -> Certificate:
+        source, target = _both(source)
+        return worst_case_mean(source, divergence=f, budget=size, delta=delta, target=target)
+
+    called = f"{TARGET_MEAN}:{f.name}:{exactly(size)}"
+    return Number(called, "the mean risk of the target network", (0.0, 1.0), above, _of_two)
+
+
+def _divergence(name: object, parameters: Sequence[str]) -> Number:
+    if len(parameters) != 1:
+        raise ValueError(f"{name!r:.80} cannot be read: write '{DIVERGENCE}:chi2', one divergence")
+    f = resolve_divergence(parameters[0])
+
+    def below(source: Any, delta: float | None) -> Certificate:
+        return divergence_lower_bound(*_both(source), divergence=f, delta=delta)
+
+    quantity = f"the {f.title} of the target network from the source network"
+    return Number(f"{DIVERGENCE}:{f.name}", quantity, (0.0, math.inf), below, _of_two)
+
+
+def _both(source: Any) -> Networks:
+    if isinstance(source, Networks):
+        return source
+    raise ValueError("what is said of a target network needs answers of both: riskband shift SOURCE TARGET --require …")
+
+
+def _of_two(distribution: RiskDistribution) -> float:
+    raise ValueError("a number of a target network needs answers of both networks; one distribution does not say it")
 
 
 def _worst_share(name: object, parameters: Sequence[str]) -> Number:
@@ -586,6 +632,15 @@ def sizes_in_words(risks: ClientRisks) -> str:
     return f"{smallest}" if smallest == largest else f"{smallest} to {largest}"
 
 
+def is_budget_refuted(certificate: Certificate, certificates: Mapping[str, Certificate]) -> bool:
+    """Whether a bound on a target's mean assumes a budget below what is certified of its divergence beside it."""
+    if certificate.kind != TARGET_MEAN:
+        return False
+    given = certificate.recipe["arguments"]
+    distance = certificates.get(f"{DIVERGENCE}:{given['divergence']}")
+    return distance is not None and distance.lower is not None and bool(np.min(given["budget"]) < distance.lower)
+
+
 def _growing(certificates: Sequence[Certificate]) -> ClientRisks | None:
     """The answers behind certificates, if more like them can be made.
 
@@ -594,7 +649,7 @@ def _growing(certificates: Sequence[Certificate]) -> ClientRisks | None:
     recipe = certificates[0].recipe if certificates else {"answers": {}, "arguments": {}}
     is_tuned = not isinstance((recipe.get("band") or {}).get("method", ""), str)
     is_of_risks = {"values", "num_examples"} <= recipe["answers"].keys()
-    is_open = not is_tuned and "population" not in recipe["arguments"]
+    is_open = not is_tuned and not {"population", "target"} & recipe["arguments"].keys()
     return ClientRisks(**recipe["answers"]) if is_of_risks and is_open else None
 
 
