@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import riskband as rb
 from riskband.bands.levels import dkw_levels
 from riskband.bands.local_steps import LOCAL_STEPS
-from riskband.betting import betting_upper_mean, constant_stakes_upper_mean
+from riskband.betting import adaptive_bets, betting_upper_mean, constant_stakes_upper_mean, reaches_target
 from tests.laws.draws import DELTAS, LOCALS, METHODS, POINTS, client_risks
 
 
@@ -122,6 +122,15 @@ def test_constant_stakes_grow_with_every_value_and_know_no_order(values, data):
     bound = constant_stakes_upper_mean(np.array(values), delta=0.1)
     assert np.mean(values) - 1e-12 <= bound <= constant_stakes_upper_mean(np.array(larger), delta=0.1) + 1e-12
     assert constant_stakes_upper_mean(np.array(values)[::-1], delta=0.1) == pytest.approx(bound, abs=1e-12)
+
+
+@given(st.lists(st.tuples(*[st.floats(0.0, 1.0)] * 3), min_size=1, max_size=30), st.sampled_from([0.5, 0.05, 1e-4]))
+def test_what_bets_that_aim_anew_reach_they_reach_with_larger_means(rows, delta):
+    """Why halving finds the largest mean that is not refuted."""
+    values, means, more = np.array(rows).T
+    bets = adaptive_bets(values, delta)
+    reached, with_larger = (reaches_target(m, values, bets, delta=delta) for m in (means, means + (1.0 - means) * more))
+    assert with_larger or not reached
 
 
 def test_adaptive_bets_can_fall_when_a_value_grows():
