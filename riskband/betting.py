@@ -20,7 +20,7 @@ from math import log1p, sqrt
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import gammaln
+from scipy.special import betaln, gammaln
 
 from riskband.checks import FloatArray, IntArray
 from riskband.search import bisect_number, root_from_above
@@ -45,6 +45,9 @@ _ALWAYS_CHOSEN, _CHOSEN_AGAIN = 200, 1.01  # clients; beyond, the ratio of their
 _WEIGHT_OF_START = 0.3  # in clients
 _MANY, _NUM_STEPS = 20_000, 36  # clients for whom a limit is not found by so many halvings, but in fewer tries
 _MOST_AT_ONCE = 1_000_000  # numbers of one kind in the memory beyond what is kept
+_USUAL_MEAN = 0.25  # of losses: where it is theirs, stakes on the mean of others are the sharpest
+# An integral whose logarithm is concave, to eight digits: up to 12 standard deviations around the largest term.
+_NUM_NEWTON, _STEP_OF_TIME, _NUM_TIMES = 3, 1.0 / 3.0, 36
 _TIE = 1e-12  # what promises no more than so much more than another dual, by rounding perhaps, is not chosen for it
 _MOST_COUNTED = 2e7  # numbers of equal answers in memory
 
@@ -285,6 +288,47 @@ def constant_stakes_upper_mean(values: FloatArray, *, delta: float, weights: Flo
 
     guess = float(np.average(values, weights=np.broadcast_to(weights, values.shape)))
     return _first_rejected(log_excess, values.size, guess=guess)
+
+
+def others_upper_mean(values: FloatArray, *, num_others: int, delta: float) -> float:
+    """Upper confidence limit for the mean of so many others, where any set of clients was as likely the one seen.
+
+    `values`, in [0, 1], are what those seen measured, and the limit is for what the others would, or for their true
+    risks. Exact, the same for every order of the values, and it grows with each. Source: math §3.9.
+    """
+    kinds, counts = np.unique(values, return_counts=True)
+    left = num_others / (values.size + num_others)
+    # The sharpest ones where the others differ as much as those seen; (c - x) / (c - mean) has stake 1 / (c - mean).
+    stakes = sharpest_stakes(values.size, delta) * (1.0 - left) / (-np.log(left) * np.sqrt(left))
+    # The mean depends on who was seen, so that unlike stakes on the mean of all, c must not depend on the candidate.
+    tops = np.maximum(1.0 / stakes + _USUAL_MEAN, 1.0 / LARGEST_SHARE_OF_TAILS).tolist()
+
+    def log_excess(candidate: float) -> float:
+        ratios = [log_ratio_of_drawing((c - kinds) / (c - candidate), counts, num_others) for c in tops]
+        return log_average_excess(np.array(ratios), delta)
+
+    return _first_rejected(log_excess, values.size, guess=float(values.mean()))
+
+
+def log_ratio_of_drawing(rates: FloatArray, counts: IntArray, num_others: int) -> float:
+    """Logarithm of how much likelier it is that clients are drawn before all others at their rates than at random.
+
+    `counts` says how many clients have each rate, above 0; the others have rate 1 in the mean. The integral, over the
+    logarithm of the time at which the first of the others is drawn, is a sum around its largest term; what is left out
+    would make it larger.
+    """
+    num_seen = int(counts.sum())
+    mean = float(rates @ counts) / num_seen
+    time = np.log1p(num_seen * mean / num_others) / mean  # before the largest term: Newton's steps do not overshoot it
+    for _ in range(_NUM_NEWTON):
+        passed = rates * time
+        rises = -passed * np.exp(-passed) / np.expm1(-passed)
+        curvature = num_others * time - counts @ (rises * (1.0 - passed - rises))
+        time *= 1.0 + (1.0 - num_others * time + counts @ rises) / curvature
+    step = _STEP_OF_TIME / np.sqrt(curvature)
+    times = time * np.exp(step * np.arange(-_NUM_TIMES, _NUM_TIMES + 1))
+    terms = np.log(times) - num_others * times + np.log(-np.expm1(-np.outer(times, rates))) @ counts
+    return float(np.logaddexp.reduce(terms) + np.log(step) - betaln(num_others, num_seen + 1.0))
 
 
 def sharpest_stakes(num_bets: int, delta: float, deviations: FloatArray = _DEVIATIONS) -> FloatArray:

@@ -167,8 +167,9 @@ class Certificate(Drawn):
             each if isinstance(each, str) else exactly(each) for each in single if isinstance(each, (str, float, int))
         ]
         kind = () if given.keys() & {"measure", "weight", "comparison"} else (_KINDS.get(function, function),)
-        whole = ("all",) if given.get("including_seen") else ()  # of a population, and not its next clients
-        return ":".join([*kind, *whole, *parts])
+        # Of a population all, and not its next clients; and of either only the mean.
+        of_next = [word for word, flag in (("all", "including_seen"), ("mean", "mean")) if given.get(flag)]
+        return ":".join([*kind, *of_next, *parts])
 
     @property
     def kind(self) -> str:

@@ -142,7 +142,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "largest, second largest, … risk that the next N clients would measure; with --divergence under shifts, too"
     )
     add("--next", help=coming, type=int, metavar="N")
-    finite = "the clients were drawn at random from so many: the next ones are its others"
+    finite = "the clients were drawn at random from so many: the next ones are its others, and --mean is theirs"
     add("--population", help=finite, type=int, metavar="N")
     at_once = "read everything off one band, which has all of delta: sharper than a share of it for many numbers"
     add("--at-once", help=at_once, action="store_true")

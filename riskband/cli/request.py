@@ -102,9 +102,9 @@ class Request:
         asked = self.asked
         levels = [f"score_quantile:{each!r}" for each in asked.quantile]
         shares = [f"score_share:{each!r}" for each in asked.survival]
-        numbers = [*["score"] * asked.mean, *levels, *shares]
+        numbers = [*["score"] * (asked.mean and not asked.mean_of_others), *levels, *shares]
         shift = {"divergence": asked.divergence[0], "budget": list(asked.budget)} if asked.divergence else {}
-        of_next = {"num_next": asked.next, "population": asked.population}
+        of_next = {"num_next": asked.next, "population": asked.population, "mean_of_others": asked.mean_of_others}
         return {"delta": asked.delta, "numbers": numbers, "require": asked.require, **of_next, **shift}
 
     def _checks(self) -> list[Callable[[], object]]:

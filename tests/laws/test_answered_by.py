@@ -13,6 +13,7 @@ from riskband.functionals.weights import QuantileWeight
 from riskband.selection import FRESH_FOR_CANDIDATES
 from riskband.verification import FUNCTIONS
 from riskband.wording import TRAINERS_ANSWERED
+from riskband.worst_cases.always_valid import always_valid
 from riskband.worst_cases.scaled import FRESH_FOR_BOTH
 
 VALUES = [0.1, 0.2, 0.3, 0.1] * 5
@@ -33,6 +34,7 @@ NAMES = [  # of what `certificates` makes; it is made on use, not while tests ar
     "worst_case_mean as published",
     "worst_case_cdf",
     "next_clients",
+    "always_valid",
     "change_bound",
     "score_bound",
     "dispersion_certificate",
@@ -79,6 +81,7 @@ def certificates(**known):
         "worst_case_mean as published": rb.worst_case_mean(band, **ball, method="published"),
         "worst_case_cdf": rb.worst_case_cdf(band, **ball, thresholds=0.2),
         "next_clients": rb.next_clients(risks, 3, delta=0.1, **ball),
+        "always_valid": always_valid(risks, "quantile:0.5", delta=0.1),
         "change_bound": rb.change_bound(rb.ClientChanges(VALUES, VALUES, 10, **known), "change", delta=0.1),
         "score_bound": rb.score_bound(rb.ClientScores(VALUES, True, **known), "score", delta=0.1),
         "dispersion_certificate": rb.dispersion_certificate(band, "gini"),
