@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from math import log1p, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -39,7 +40,7 @@ _MOST_PLAYED, _LEAST_ORDERS = 400_000, 5  # the same on duals: more clients take
 # Independent clients come sorted, or in ranks so far from random, in less than one of a million networks.
 _MANY_ARRANGEMENTS, _FAR_FROM_RANDOM = 2e6, 5.0  # the second in standard deviations
 LARGEST_SHARE = 0.9  # of the capital that one client may cost: more is sharper, but one bad client ruins it
-LARGEST_SHARE_OF_TAILS = 0.99  # the same where the outcomes are mostly small, or where several stakes share the capital
+LARGEST_SHARE_OF_TAILS = 0.99  # the same where outcomes are mostly small, stakes share the capital, or bets aim anew
 _ALWAYS_CHOSEN, _CHOSEN_AGAIN = 200, 1.01  # clients; beyond, the ratio of their numbers at which a dual is chosen
 _WEIGHT_OF_START = 0.3  # in clients
 _KEPT_ALONE = 0.1  # of each of two gamblers: less gains next to nothing, and one alone would need far more capital
@@ -446,17 +447,42 @@ def come_sorted(values: FloatArray) -> bool:
 def betting_upper_mean(values: FloatArray, *, delta: float) -> float:
     """Upper confidence limit for the mean of independent values in [0, 1], by betting.
 
-    A gambler who doubts the mean `m` bets on `values < m`; if `m` is the mean, the capital is a nonnegative
-    martingale and reaches 1/delta with probability at most delta. Every factor grows with `m`, so the means that are
-    not rejected end at one point, found by bisection; the rejected end of the bracket is returned. The order of the
-    values must not depend on them. Source: [WSR] §4, predictable plug-in bets for a fixed sample size.
+    A gambler who doubts the mean `m` bets on `values < m`, and aims anew at every value. If `m` is the mean, the
+    capital is a nonnegative martingale and reaches 1/delta with probability at most delta. The means at which it does
+    begin at one point, found by halving; the rejected end of the bracket is returned. The order of the values must not
+    depend on them. Source: math §2.6.
     """
     bets = adaptive_bets(values, delta)
 
     def survives(candidate: float) -> bool:
-        return bool(np.cumsum(log_growth(candidate, values, bets)).max() < np.log(1.0 / delta))
+        return not reaches_target(np.full(values.size, candidate), values, bets, delta=delta)
 
-    return bisect_number(survives, low=0.0, high=1.0).upper
+    return bisect_number(survives, low=0.0, high=1.0, num_steps=_NUM_STEPS).upper
+
+
+def reaches_target(
+    means: FloatArray,
+    outcomes: FloatArray,
+    bets: FloatArray,
+    *,
+    delta: float,
+    largest_share: float = LARGEST_SHARE_OF_TAILS,
+) -> bool:
+    """Whether the capital gets from 1 to 1/delta, shape (num_clients,) each, if the gambler aims anew at every client.
+
+    `bets` are those of a gambler who has won nothing yet and has all clients before it. They are raised or cut to what
+    is still lacking and to the clients that are left; at 1/delta it stops. Whatever is reached is reached with larger
+    means, too. Source: math §2.6, [VO].
+    """
+    size, target = outcomes.size, float(np.log(1.0 / delta))
+    largest, lacking = largest_share / np.maximum(1.0 - means, 1e-300), target
+    clients = zip(means.tolist(), outcomes.tolist(), bets.tolist(), largest.tolist(), range(size, 0, -1), strict=True)
+    for mean, outcome, bet, most, num_left in clients:
+        stake = min(bet * sqrt(lacking / target * size / num_left), most)
+        lacking -= log1p(stake * (mean - outcome))
+        if lacking <= 0.0:
+            return True
+    return False
 
 
 def adaptive_bets(values: FloatArray, delta: float) -> FloatArray:
