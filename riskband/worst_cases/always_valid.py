@@ -60,10 +60,10 @@ DIRECT = {
 
 # From those of the best for ten thousand clients of the widest spread to those for ten that hardly differ. Twelve share
 # the capital: fewer miss some networks, and more pay for stakes that none needs.
-_STAKES = np.geomspace(0.02, 30.0, 12)
+STAKES = np.geomspace(0.02, 30.0, 12)
 # Error levels of limits of single clients, which share the capital: small ones are best where clients have thousands of
 # examples or risks are far below the threshold, large ones where both is not so.
-_ETAS = (0.05, 0.2, 0.5)
+ETAS = (0.05, 0.2, 0.5)
 _LOOKS = 1.01  # ratio of the numbers of clients at which a dual is chosen again
 _WEIGHT_OF_START = 0.3  # in clients
 _TIE = 1e-12  # what promises no more than so much more, by rounding perhaps, is not chosen for it
@@ -161,7 +161,7 @@ class _Asked(NamedTuple):
     @classmethod
     def of(cls, number: str, answers: ClientRisks | ScaledAnswers, local: str) -> _Asked:
         """Read the name of a number; raises ValueError if these answers have none of it."""
-        etas = (0.0,) if local == "observed" or isinstance(answers, ClientScores) else _ETAS
+        etas = (0.0,) if local == "observed" or isinstance(answers, ClientScores) else ETAS
         if isinstance(answers, ScaledAnswers):
             found = ScaledNumber.of(number, families_of(answers))
             is_flipped = answers.scale.is_higher_better and found.kind == "quantile"
@@ -257,10 +257,10 @@ def _log_peak(gains: FloatArray, largest_losses: FloatArray | float) -> float:
     """
     largest_bets = LARGEST_SHARE_OF_TAILS / np.maximum(largest_losses, 1e-300)
     total = np.full(gains.shape[1], -np.inf)
-    for stake in _STAKES.tolist():
+    for stake in STAKES.tolist():
         grown = np.cumsum(np.log1p(np.minimum(stake, largest_bets) * gains), axis=1)
         total = np.logaddexp(total, np.logaddexp.reduce(grown, axis=0))
-    return float(total.max() - np.log(_STAKES.size * len(gains)))
+    return float(total.max() - np.log(STAKES.size * len(gains)))
 
 
 def _by_the_past(duals: Sequence[Dual], delta: float) -> IntArray:
