@@ -9,7 +9,7 @@ before it changes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -46,7 +46,8 @@ class Claim(NamedTuple):
     """What a certificate says, in a form that further clients can refute: of its largest budget, if it has several."""
 
     name: str  # of the number, as requirements name it; of a curve that at its middle threshold
-    bound: str  # what is certified of it, in words
+    limit: float  # what is certified of it
+    bound: str  # the same in words
     scale: Scale
     most: FloatArray  # what is bet on has at most this mean, in [0, 1], shape (num_points,)
     points: FloatArray  # thresholds of shares, shape (num_points,); none of a mean
@@ -85,9 +86,10 @@ class Claim(NamedTuple):
         middle = places[places.size // 2]
         at = [exactly(points[places.size // 2])] if kind == "share" else []
         name = ":".join([family, *at, *shift]) if axes else certificate.name
-        words = f"at least {rounded_down(bounds[middle])}" if is_low else f"at most {rounded_up(bounds[middle])}"
+        limit = float(bounds[middle])
+        words = f"at least {rounded_down(limit)}" if is_low else f"at most {rounded_up(limit)}"
         is_strict, measured = kind == "quantile" or family == "harmed", is_measured(certificate) or family in SCORES
-        return cls(name, words, scale, most[places], points, is_strict, measured)
+        return cls(name, limit, words, scale, most[places], points, is_strict, measured)
 
     @property
     def plain(self) -> str:
@@ -224,7 +226,7 @@ class Monitoring(Shown):
         One without a shift, since a worst case has one end.
         """
         sizes, delta = evenly(self.answers.num_clients - 1, most) + 2, self.certificates[number].delta
-        found = [always_valid(first_clients(self.answers, size), number, delta=delta) for size in sizes.tolist()]
+        found = [always_valid(joined([self.answers], stop=size), number, delta=delta) for size in sizes.tolist()]
         return sizes, np.array([each.lower for each in found]), np.array([each.value for each in found])
 
     @property
@@ -261,8 +263,8 @@ def monitor(
     Parameters
     ----------
     certificates : Certificate, Findings or mapping of str to Certificate
-        Made before, of other clients. Monitored are upper bounds (of scores where more is better, lower ones) of means,
-        shares and quantiles, and of worst means and worst shares at their largest budget.
+        Made before, of other clients. Monitored are bounds from the bad end on worst means and worst shares, at their
+        largest budgets; if there is none, on means, shares and quantiles.
     answers : ClientRisks, ClientChanges or ClientScores
         Of further clients, all of them so far, in the order in which they came.
     alpha : float
@@ -301,6 +303,10 @@ def monitor(
             continue
         if all(claim.name != other.name for other in claims.values()):  # a requirement has its own copy
             claims[name] = claim
+    shifted = next((each.name for each in claims.values() if each.plain != each.name), "")
+    for name in [name for name, each in claims.items() if shifted and each.plain == each.name]:
+        del claims[name]
+        left_out[name] = f"it allows for no shift, as {shifted} does"
     if not claims:
         why = "; ".join(f"{name}: {reason}" for name, reason in left_out.items()) or "got none"
         raise ValueError(f"at least one certificate must be of a mean, a share or a quantile, {why}; certify one")
@@ -326,7 +332,17 @@ def monitor(
     )
 
 
-def first_clients(answers: Any, size: int) -> Any:
-    """Return the answers of those that came first."""
-    stored = answers.to_dict()
-    return type(answers)(**{name: each[:size] if isinstance(each, list) else each for name, each in stored.items()})
+def joined(parts: Sequence[Any], *, start: int = 0, stop: int | None = None) -> Any:
+    """Return answers of one kind as they follow each other, from the client `start` on and up to `stop`.
+
+    Of several evaluations without names: a client may have been drawn in more than one of them. Raises ValueError if
+    they are of several kinds.
+    """
+    stored, left_out = [each.to_dict() for each in parts], ("names", "groups") if len(parts) > 1 else ()
+    columns = [name for name, each in stored[0].items() if isinstance(each, list) and name not in left_out]
+    said = [{name: one for name, one in each.items() if not isinstance(one, list)} for each in stored]
+    num_missing = sum(each.pop("num_missing") for each in said)
+    if any(type(each) is not type(parts[0]) for each in parts) or any(each != said[0] for each in said):
+        raise ValueError(f"all answers must be of one kind, got {parts[0]!r} and others; keep those apart")
+    together = {name: [one for each in stored for one in each[name]][start:stop] for name in columns}
+    return type(parts[0])(**together, num_missing=num_missing, **said[0])
