@@ -290,6 +290,7 @@ MONITOR_PAGE = (
 <tr><th scope="row">{{ quantity }}</th>{{ cell('Today', bound, 'number') }}</tr>
 {% endfor %}
 {% endcall %}
+<p class="note">All clients so far are taken for draws from one network. If it changed on the way, begin again with those that came after.</p>
 {% for figure in view.charts %}
 {{ chart(figure, 'chart-' ~ loop.index) }}
 {% endfor %}
