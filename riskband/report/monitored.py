@@ -19,14 +19,13 @@ import numpy.typing as npt
 
 from riskband.answers.risks import ClientRisks
 from riskband.answers.scaled import RISK, ClientChanges, ClientScores, Scale, ScaledAnswers, scale_of
-from riskband.betting import LARGEST_SHARE_OF_TAILS
 from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate
 from riskband.checks import FloatArray, IntArray, as_number, check_kind
 from riskband.report.findings import Findings, events_of, findings, is_measured
 from riskband.report.words import added, bound_in_words
 from riskband.wording import confidence, evenly, exactly, rounded_down, rounded_up, rounded_up_strictly, short_delta
 from riskband.wording.shown import Shown
-from riskband.worst_cases.always_valid import DIRECT, ETAS, STAKES, always_valid
+from riskband.worst_cases.always_valid import DIRECT, ETAS, always_valid, capital_with_late_bets
 from riskband.worst_cases.requirements import number_of
 from riskband.worst_cases.scaled import CHANGES, SCORES
 
@@ -39,7 +38,6 @@ Answered = ClientRisks | ScaledAnswers
 _KINDS = {**DIRECT, **CHANGES, **SCORES}
 _MOST_POINTS = 5  # of a curve: they share the capital
 _MOST_LOOKS = 40  # at the bounds so far
-_ENOUGH = 1e100  # what capital is above it is given away: no float overflows
 
 
 class Claim(NamedTuple):
@@ -100,7 +98,7 @@ class Claim(NamedTuple):
         """Return what bets against it have made of a capital of 1 after each client, shape (num_clients,)."""
         if not self.points.size:
             unit = answers if isinstance(answers, ClientRisks) else answers.unit
-            return _capital(unit.values - self.most[:, None], self.most)
+            return capital_with_late_bets(unit.values - self.most[:, None], self.most)
         gains, losses = [], []
         for eta in (0.0,) if self.is_measured else ETAS:
             # Of a client that does not count, the limit does with probability at most eta.
@@ -108,7 +106,7 @@ class Claim(NamedTuple):
             limits = _good_ends(answers, eta)
             gains += [self._are_beyond(limits, point) - share for point, share in zip(self.points, shares, strict=True)]
             losses.append(shares)
-        return _capital(np.array(gains), np.concatenate(losses))
+        return capital_with_late_bets(np.array(gains), np.concatenate(losses))
 
     def _are_beyond(self, limits: FloatArray, point: float) -> npt.NDArray[np.bool_]:
         is_beyond = limits < point if self.scale.is_higher_better else limits > point
@@ -121,21 +119,6 @@ def _good_ends(answers: Any, eta: float) -> FloatArray:
         return np.asarray(answers.values)
     is_of_changes = isinstance(answers, ClientChanges)
     return np.asarray(-answers.mirrored.upper_limits(eta) if is_of_changes else answers.lower_limits(eta))
-
-
-def _capital(gains: FloatArray, largest_losses: FloatArray) -> FloatArray:
-    """Return what bets have made of a capital of 1 after each client, shape (num_clients,).
-
-    `gains`, shape (num_kinds, num_clients), have means of at most 0, given what came before, and are at least minus
-    the largest loss, shape (num_kinds,). Every kind with every stake has the same part; of each part 1/(t (t + 1)) is
-    kept until client t, whoever that is, and played from there on.
-    """
-    bets = np.minimum(STAKES, LARGEST_SHARE_OF_TAILS / np.maximum(largest_losses, 1e-300)[:, None])
-    played, total = np.zeros(bets.shape), np.empty(gains.shape[1])
-    for t, gain in enumerate(gains.T[:, :, None], start=1):
-        played = np.minimum((played + 1.0 / (t * (t + 1))) * (1.0 + bets * gain), _ENOUGH)
-        total[t - 1] = np.mean(played) + 1.0 / (t + 1)
-    return total
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -60,7 +60,7 @@ DIRECT = {
 
 # From those of the best for ten thousand clients of the widest spread to those for ten that hardly differ. Twelve share
 # the capital: fewer miss some networks, and more pay for stakes that none needs.
-STAKES = np.geomspace(0.02, 30.0, 12)
+_STAKES = np.geomspace(0.02, 30.0, 12)
 # Error levels of limits of single clients, which share the capital: small ones are best where clients have thousands of
 # examples or risks are far below the threshold, large ones where both is not so.
 ETAS = (0.05, 0.2, 0.5)
@@ -68,6 +68,7 @@ _LOOKS = 1.01  # ratio of the numbers of clients at which a dual is chosen again
 _WEIGHT_OF_START = 0.3  # in clients
 _TIE = 1e-12  # what promises no more than so much more, by rounding perhaps, is not chosen for it
 _NUM_STEPS = 36
+_ENOUGH = 1e100  # what capital is above it is given away: no float overflows
 
 
 def always_valid(
@@ -257,10 +258,25 @@ def _log_peak(gains: FloatArray, largest_losses: FloatArray | float) -> float:
     """
     largest_bets = LARGEST_SHARE_OF_TAILS / np.maximum(largest_losses, 1e-300)
     total = np.full(gains.shape[1], -np.inf)
-    for stake in STAKES.tolist():
+    for stake in _STAKES.tolist():
         grown = np.cumsum(np.log1p(np.minimum(stake, largest_bets) * gains), axis=1)
         total = np.logaddexp(total, np.logaddexp.reduce(grown, axis=0))
-    return float(total.max() - np.log(STAKES.size * len(gains)))
+    return float(total.max() - np.log(_STAKES.size * len(gains)))
+
+
+def capital_with_late_bets(gains: FloatArray, largest_losses: FloatArray) -> FloatArray:
+    """Return what bets have made of a capital of 1 after each client, shape (num_clients,).
+
+    `gains`, shape (num_kinds, num_clients), have means of at most 0, given what came before, and are at least minus
+    the largest loss, shape (num_kinds,). Every kind with every stake has the same part; of each part 1/(t (t + 1)) is
+    kept until client t, whoever that is, and played from there on.
+    """
+    bets = np.minimum(_STAKES, LARGEST_SHARE_OF_TAILS / np.maximum(largest_losses, 1e-300)[:, None])
+    played, total = np.zeros(bets.shape), np.empty(gains.shape[1])
+    for t, gain in enumerate(gains.T[:, :, None], start=1):
+        played = np.minimum((played + 1.0 / (t * (t + 1))) * (1.0 + bets * gain), _ENOUGH)
+        total[t - 1] = np.mean(played) + 1.0 / (t + 1)
+    return total
 
 
 def _by_the_past(duals: Sequence[Dual], delta: float) -> IntArray:
