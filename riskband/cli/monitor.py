@@ -44,10 +44,11 @@ def run(options: argparse.Namespace) -> int:
     known = next(iter(certificates.values())).recipe["answers"]
     before, status = None, 0
     while True:
-        answers = _new_answers(options, known)
+        answers, batches = _new_answers(options, known)
         _check_grown(before, answers, options.answers)
         if before is None or len(answers) > len(before):
-            status = _say(options, None if answers is None else rb.monitor(certificates, answers, alpha=options.alpha))
+            new = {"alpha": options.alpha, "batches": batches}
+            status = _say(options, None if answers is None else rb.monitor(certificates, answers, **new))
         if status or not options.follow:
             return status
         before = answers
@@ -57,18 +58,23 @@ def run(options: argparse.Namespace) -> int:
             return status
 
 
-def _new_answers(options: argparse.Namespace, known: Mapping[str, Any]) -> Any:
-    """The answers so far, without those that the certificates were made of; None if there are fewer than two."""
-    parts: list[Any] = []
-    for path in _parts(Path(options.answers)):
+def _new_answers(options: argparse.Namespace, known: Mapping[str, Any]) -> tuple[Any, list[int] | None]:
+    """The answers so far, without those that the certificates were made of, and the batches in which they came.
+
+    None if there are fewer than two.
+    """
+    parts, path = list[Any](), Path(options.answers)
+    for each in _parts(path):
         with suppress(TooFewError):
-            parts.append(_of_run(path) if path.is_dir() else _of_table(path, options, known))
+            parts.append(_of_run(each) if each.is_dir() else _of_table(each, options, known))
     if not parts:
-        return None
+        return None, None
     answers, old = joined(parts), len(known.get("values", ()))
-    if len(parts) > 1 or len(answers) < old or old < 2 or _rows(joined(parts, stop=old).to_dict()) != _rows(known):
-        return answers
-    return joined(parts, start=old) if len(answers) > old + 1 else None
+    if path.is_dir():
+        return answers, [len(each) for each in parts]
+    if len(answers) < old or old < 2 or _rows(joined(parts, stop=old).to_dict()) != _rows(known):
+        return answers, None
+    return joined(parts, start=old) if len(answers) > old + 1 else None, None
 
 
 def _parts(path: Path) -> list[Path]:

@@ -49,7 +49,7 @@ def _evidence(found: Monitoring) -> Chart:
         description=f"While it is true, the line ever reaches the alarm with probability at most {found.alpha:g}.",
         x_label="clients",
         y_label="e-value, its logarithm to base 10",
-        x=shown + 1.0,
+        x=found.sizes[shown].astype(float),
         curves=(Curve("evidence", "bound", evidence), Curve("alarm", "worst-0", np.full(shown.size, needed))),
         top=float(np.ceil(max(needed, evidence.max()) + 0.1)),
         bottom=float(np.floor(evidence.min())),

@@ -94,11 +94,11 @@ class Claim(NamedTuple):
         """The number without a shift, which clients of the network show."""
         return number_of(self.name).plain or self.name
 
-    def capital(self, answers: Answered) -> FloatArray:
-        """Return what bets against it have made of a capital of 1 after each client, shape (num_clients,)."""
+    def capital(self, answers: Answered, sizes: IntArray) -> FloatArray:
+        """Return what bets against it have made of a capital of 1 after batches of these sizes."""
         if not self.points.size:
             unit = answers if isinstance(answers, ClientRisks) else answers.unit
-            return capital_with_late_bets(unit.values - self.most[:, None], self.most)
+            return capital_with_late_bets(unit.values - self.most[:, None], self.most, sizes)
         gains, losses = [], []
         for eta in (0.0,) if self.is_measured else ETAS:
             # Of a client that does not count, the limit does with probability at most eta.
@@ -106,7 +106,7 @@ class Claim(NamedTuple):
             limits = _good_ends(answers, eta)
             gains += [self._are_beyond(limits, point) - share for point, share in zip(self.points, shares, strict=True)]
             losses.append(shares)
-        return capital_with_late_bets(np.array(gains), np.concatenate(losses))
+        return capital_with_late_bets(np.array(gains), np.concatenate(losses), sizes)
 
     def _are_beyond(self, limits: FloatArray, point: float) -> npt.NDArray[np.bool_]:
         is_beyond = limits < point if self.scale.is_higher_better else limits > point
@@ -137,8 +137,10 @@ class Monitoring(Shown):
         Probability of an alarm at any time, if the network is within all that is monitored.
     delta : float
         Probability that the certificates are wrong, and that today's are.
+    sizes : ndarray
+        Numbers of clients that had answered at each look, shape (num_looks,).
     capital : ndarray
-        What bets against each claim have made of 1 after each client: its e-process, shape (num_claims, num_clients).
+        What bets against each claim had made of 1 by then: its e-process, shape (num_claims, num_looks).
     """
 
     claims: Mapping[str, Claim]
@@ -146,6 +148,7 @@ class Monitoring(Shown):
     answers: Answered
     alpha: float
     delta: float
+    sizes: IntArray
     capital: FloatArray
 
     shown = ("alpha", "delta")
@@ -158,14 +161,14 @@ class Monitoring(Shown):
 
     @property
     def e_values(self) -> FloatArray:
-        """Evidence against all of it after each client, the mean of the claims' capitals, shape (num_clients,)."""
+        """Evidence against all of it at each look, the mean of the claims' capitals, shape (num_looks,)."""
         return np.asarray(self.capital.mean(axis=0))
 
     @property
     def alarm_at(self) -> int | None:
         """After how many clients the alarm was raised; None if it was not. It stays, whatever comes later."""
         reached = np.flatnonzero(self.e_values >= 1.0 / self.alpha)
-        return int(reached[0]) + 1 if reached.size else None
+        return int(self.sizes[reached[0]]) if reached.size else None
 
     @property
     def verdict(self) -> str:
@@ -184,10 +187,11 @@ class Monitoring(Shown):
         if self.alarm_at is None:
             said = f"e-value {e_values[-1]:.3g} after {size} clients, never above {e_values.max():.3g}"
             return f"{NO_ALARM}: {said}; an alarm needs {needed}. {self.today}"
-        worst = list(self.claims.values())[int(np.argmax(self.capital[:, self.alarm_at - 1]))]
+        at = int(np.flatnonzero(self.sizes == self.alarm_at)[0])
+        worst = list(self.claims.values())[int(np.argmax(self.capital[:, at]))]
         return (
             f"{ALARM} at client {self.alarm_at} of {size}: this network is outside of what was certified, above all "
-            f"of {worst.name} {worst.bound} (e-value {e_values[self.alarm_at - 1]:.3g}, an alarm needs {needed}; "
+            f"of {worst.name} {worst.bound} (e-value {e_values[at]:.3g}, an alarm needs {needed}; "
             f"false alarms: at most {short_delta(added((self.alpha, self.delta)))} ever). {self.today}"
         )
 
@@ -229,6 +233,7 @@ class Monitoring(Shown):
             "delta": self.delta,
             "num_clients": self.answers.num_clients,
             "alarm_at": self.alarm_at,
+            "looks": self.sizes.tolist(),
             "e_values": self.e_values.tolist(),
             "claims": [
                 {"certificate": name, "claim": f"{each.name} {each.bound}", "largest_e_value": peak}
@@ -239,7 +244,11 @@ class Monitoring(Shown):
 
 
 def monitor(
-    certificates: Certificate | Findings | Mapping[str, Certificate], answers: Answered, *, alpha: float = USUAL_DELTA
+    certificates: Certificate | Findings | Mapping[str, Certificate],
+    answers: Answered,
+    *,
+    alpha: float = USUAL_DELTA,
+    batches: Sequence[int] | None = None,
 ) -> Monitoring:
     """Say whether a network is still one of those that certificates are about, however often that is asked.
 
@@ -252,6 +261,9 @@ def monitor(
         Of further clients, all of them so far, in the order in which they came.
     alpha : float
         Probability of an alarm at any time while the network is within all that is monitored, in (0, 1).
+    batches : sequence of int, optional
+        How many clients came together each time; all of one batch count before one looks. Within a batch they may have
+        been drawn without replacement from a finite fleet, and come in any order. By default each came by itself.
 
     Returns
     -------
@@ -261,8 +273,8 @@ def monitor(
     Raises
     ------
     ValueError
-        If nothing can be monitored, the answers are of another kind, have noise, may be wrong, are missing as the
-        worst, or are of clients that helped to train the model.
+        If nothing can be monitored, batches are not of all clients, or the answers are of another kind, have noise, may
+        be wrong, are missing as the worst, or are of clients that helped to train the model.
 
     Examples
     --------
@@ -301,6 +313,9 @@ def monitor(
             f"clients that are monitored must be fresh, got answered_by={answers.answered_by!r}: those that helped to "
             "train the model say little of others; ask other clients"
         )
+    sizes = np.ones(len(answers), dtype=np.int64) if batches is None else np.array(batches)
+    if sizes.ndim != 1 or sizes.dtype.kind != "i" or np.any(sizes < 1) or sizes.sum() != len(answers):
+        raise ValueError(f"batches must be numbers of clients, {len(answers)} in all, got {batches!r:.80}; count them")
     scale = answers.scale if isinstance(answers, ScaledAnswers) else RISK
     other = next((each for each in claims.values() if each.scale != scale), None)
     if other is not None:
@@ -311,7 +326,8 @@ def monitor(
         answers=answers,
         alpha=level,
         delta=added(each.delta for each in events_of({name: given[name] for name in claims})),
-        capital=np.array([each.capital(answers) for each in claims.values()]),
+        sizes=np.cumsum(sizes),
+        capital=np.array([each.capital(answers, sizes) for each in claims.values()]),
     )
 
 

@@ -264,18 +264,19 @@ def _log_peak(gains: FloatArray, largest_losses: FloatArray | float) -> float:
     return float(total.max() - np.log(_STAKES.size * len(gains)))
 
 
-def capital_with_late_bets(gains: FloatArray, largest_losses: FloatArray) -> FloatArray:
-    """Return what bets have made of a capital of 1 after each client, shape (num_clients,).
+def capital_with_late_bets(gains: FloatArray, largest_losses: FloatArray, sizes: IntArray) -> FloatArray:
+    """Return what bets have made of a capital of 1 after each batch of clients, shape (num_batches,).
 
-    `gains`, shape (num_kinds, num_clients), have means of at most 0, given what came before, and are at least minus
-    the largest loss, shape (num_kinds,). Every kind with every stake has the same part; of each part 1/(t (t + 1)) is
-    kept until client t, whoever that is, and played from there on.
+    `gains`, shape (num_kinds, num_clients), have means of at most 0, given the batches before, and are at least minus
+    the largest loss, shape (num_kinds,). Every kind with every stake has the same part; of each part 1/(b (b + 1)) is
+    kept until batch b, whatever comes before it, and played from there on.
     """
     bets = np.minimum(_STAKES, LARGEST_SHARE_OF_TAILS / np.maximum(largest_losses, 1e-300)[:, None])
-    played, total = np.zeros(bets.shape), np.empty(gains.shape[1])
-    for t, gain in enumerate(gains.T[:, :, None], start=1):
-        played = np.minimum((played + 1.0 / (t * (t + 1))) * (1.0 + bets * gain), _ENOUGH)
-        total[t - 1] = np.mean(played) + 1.0 / (t + 1)
+    played, total, seen = np.zeros(bets.shape), np.empty(sizes.size), 0
+    for b, size in enumerate(sizes.tolist(), start=1):
+        grown = np.prod(1.0 + bets[:, :, None] * gains[:, None, seen : seen + size], axis=2)
+        played, seen = np.minimum((played + 1.0 / (b * (b + 1))) * grown, _ENOUGH), seen + size
+        total[b - 1] = np.mean(played) + 1.0 / (b + 1)
     return total
 
 

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from scipy.stats import binom
+from scipy.stats import binom, hypergeom
 
 import riskband as rb
 from riskband.report.monitored import Claim
@@ -47,11 +47,11 @@ def test_500_networks_at_the_limit_with_a_look_after_every_client(certificate):
 @pytest.mark.parametrize("mean", [0.02, 0.2, 0.7])
 def test_capital_has_mean_one_and_alarms_their_probability_exactly(mean):
     """All sequences of answers 0 and 1 of a network whose mean is what was certified."""
-    claim, size, alpha = Claim.of(replace(MEAN, value=mean)), 9, 0.3
+    claim, size, alpha, each = Claim.of(replace(MEAN, value=mean)), 9, 0.3, np.ones(9, dtype=int)
     total, alarms = np.zeros(size), 0.0
     for ones in product((0.0, 1.0), repeat=size):
         likely = float(np.prod(np.where(ones, mean, 1.0 - mean)))
-        capital = claim.capital(rb.ClientRisks(ones, 10, binary=False))
+        capital = claim.capital(rb.ClientRisks(ones, 10, binary=False), each)
         total += likely * capital
         alarms += likely * float(np.max(capital) >= 1.0 / alpha)
     assert total == pytest.approx(np.ones(size), abs=1e-12)
@@ -65,10 +65,13 @@ def test_of_clients_that_do_not_count_few_limits_do(risk, num_examples):
     counts = np.arange(num_examples + 1)
     answers = rb.ClientRisks(counts / num_examples, num_examples, binary=True)
     weights = 0.1 * (counts == num_examples) + 0.9 * binom.pmf(counts, num_examples, risk)
-    first = np.array([Claim.of(SHARE).capital(joined(answers, k))[0] for k in range(counts.size)])
+    first = np.array([Claim.of(SHARE).capital(joined(answers, k), ONE)[0] for k in range(counts.size)])
     assert np.sum(weights * first) <= 1.0 + 1e-12
-    measured = np.array([Claim.of(OBSERVED).capital(joined(answers, k))[0] for k in range(counts.size)])
+    measured = np.array([Claim.of(OBSERVED).capital(joined(answers, k), ONE)[0] for k in range(counts.size)])
     assert np.sum(weights * measured) > 1.0 or risk < 0.29  # what clients measure is above more often
+
+
+ONE = np.array([1])
 
 
 def joined(answers, first):
@@ -88,7 +91,7 @@ def test_measured_risks_taken_for_true_ones_alarm_at_once():
     rng = np.random.default_rng(3)
     answers = rb.ClientRisks(rng.binomial(10, np.full(60, 0.29)) / 10, 10, binary=True)  # no client is at 0.3
     wrong = Claim.of(SHARE)._replace(is_measured=True)
-    assert wrong.capital(answers).max() >= 1e3
+    assert wrong.capital(answers, np.ones(60, dtype=int)).max() >= 1e3
     assert rb.monitor(SHARE, answers).alarm_at is None
 
 
@@ -106,3 +109,23 @@ def test_a_change_after_long_is_found_as_soon_as_one_at_the_beginning_or_nearly(
     bets = np.minimum(stakes, 0.99 / 0.2)[:, None]
     capital = np.log1p(bets * (np.append(good, bad) - 0.2)).cumsum(axis=1)
     assert capital[:, 2000:].max() < np.log(20.0)  # never an alarm
+
+
+@pytest.mark.parametrize("num_bad", [2, 5])
+def test_batches_may_be_drawn_without_replacement_and_come_sorted(num_bad):
+    """Of a fleet of 10 four answer a day, the good ones first: bets on single clients do not stand that. Exact sums."""
+    mean, (size, alpha) = num_bad / 10, (4, 0.3)
+    claim, batches = Claim.of(replace(MEAN, value=mean)), np.array([size, size])
+    odds = [hypergeom.pmf(k, 10, num_bad, size) for k in range(size + 1)]
+    total = alone = alarms = 0.0
+    for days in product(range(size + 1), repeat=2):
+        likely = float(np.prod([odds[k] for k in days]))
+        values = np.concatenate([np.repeat([0.0, 1.0], [size - k, k]) for k in days])
+        answers = rb.ClientRisks(values, 10, binary=False)
+        capital = claim.capital(answers, batches)
+        total += likely * capital
+        alarms += likely * float(np.max(capital) >= 1.0 / alpha)
+        alone += likely * claim.capital(answers, np.ones(2 * size, dtype=int))
+    assert np.all(total <= 1.0 + 1e-12)
+    assert alarms <= alpha
+    assert np.max(alone) > 1.0
