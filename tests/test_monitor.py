@@ -14,6 +14,7 @@ import pytest
 
 import riskband as rb
 from riskband.cli import main
+from riskband.report.monitor_page import monitor_page
 from tests.schemas import problems
 
 N = 100
@@ -242,6 +243,23 @@ def test_only_worst_cases_are_monitored_where_there_are_some():
     assert (found.verdict, list(found.claims), found.delta) == ("NO ALARM", ["worst"], 0.05)
     assert found.claims["worst"].limit == shifted.value[1] > shifted.value[0]
     assert "allows for no shift" in found.left_out["mean"]
+
+
+def test_bounds_that_contradict_each_other_after_a_change_are_said(tmp_path):
+    """Until they were caught, the alarm ended in an error: bounds that hold at all times are false after a change."""
+    before = rb.mean_bound(rb.ClientRisks(np.arange(40) / 100, N), delta=0.05)
+    changed = rb.ClientRisks(np.repeat([0.1, 0.9], [300, 100]), N, binary=False)
+    found = rb.monitor(before, changed)
+    assert found.verdict == "ALARM"
+    assert 300 < found.alarm_at < 315
+    assert found.statement.endswith("Bounds of mean contradict each other: the network changed on the way.")
+    assert found.to_document().keys() == {"monitor"}
+    sizes, lower, upper = found.trajectory("mean")
+    assert sizes[-1] < 400
+    assert np.all(lower <= upper)
+    page = monitor_page(found, title="A fleet", about={})
+    assert "contradictory: the network changed on the way" in page
+    assert "extra &lt;" in monitor_page(found, title="extra <", about={})
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def _say(options: argparse.Namespace, found: Monitoring | None) -> int:
             "NOTHING YET: fewer than two new clients have answered", file=sys.stderr if options.json else options.live
         )
         return 0
-    text = json.dumps(found.findings.to_document() | {"monitor": found.to_dict()}, indent=1, allow_nan=False) + "\n"
+    text = json.dumps(found.to_document(), indent=1, allow_nan=False) + "\n"
     if options.out:
         _write(options.out, text)
     if options.page:

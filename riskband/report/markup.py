@@ -267,7 +267,7 @@ MONITOR_PAGE = (
 {{ terms(view.about) }}
 </header>
 <main>
-<section aria-labelledby="h1">
+<section id="answer" aria-labelledby="h1">
 <h2 id="h1">1. Is it still what was certified?</h2>
 <div class="light {{ view.light.colour }}" role="status">
 <span class="sign" aria-hidden="true">{{ view.light.sign }}</span>
@@ -283,7 +283,7 @@ MONITOR_PAGE = (
 <p class="note">Not monitored: {{ name }}, since {{ why }}.</p>
 {% endfor %}
 </section>
-<section aria-labelledby="h2">
+<section id="today" aria-labelledby="h2">
 <h2 id="h2">2. Today</h2>
 {% call table(view.sure, ['What is bounded', 'Today']) %}
 {% for quantity, bound in view.today %}
@@ -295,7 +295,7 @@ MONITOR_PAGE = (
 {{ chart(figure, 'chart-' ~ loop.index) }}
 {% endfor %}
 </section>
-<section aria-labelledby="h3">
+<section id="true" aria-labelledby="h3">
 <h2 id="h3">3. What must be true</h2>
 <ul>{% for line in view.assumptions %}<li>{{ line }}</li>{% endfor %}</ul>
 </section>

@@ -11,8 +11,10 @@ from riskband.report.markup import MONITOR_PAGE
 from riskband.report.monitored import NO_ALARM, Monitoring
 from riskband.report.page import written
 from riskband.report.view import Light
-from riskband.report.words import bound_in_words, capital
+from riskband.report.words import bound_in_words, capital, said_once
 from riskband.wording import confidence, evenly
+from riskband.worst_cases.always_valid import ORDERS
+from riskband.worst_cases.requirements import number_of
 
 _MOST_POINTS = 400  # of a chart
 
@@ -20,7 +22,7 @@ _MOST_POINTS = 400  # of a chart
 def monitor_page(found: Monitoring, *, title: str, about: Mapping[str, str], refresh: int | None = None) -> str:
     """Return the page; a browser that shows it reads it again every `refresh` seconds."""
     peaks = found.capital.max(axis=1).tolist()
-    is_well, (word, reason) = found.verdict == NO_ALARM, found.statement.split(". Today")[0].split(": ", 1)
+    is_well, (word, reason) = found.verdict == NO_ALARM, found.statement.partition(". ")[0].split(": ", 1)
     sure = f"With probability at least {confidence(found.delta)} all of this holds, today and at all other times."
     view = {
         "title": title,
@@ -34,9 +36,10 @@ def monitor_page(found: Monitoring, *, title: str, about: Mapping[str, str], ref
         ],
         "left_out": found.left_out.items(),
         "sure": sure,
-        "today": [(each.quantity, bound_in_words(each)) for each in found.certificates.values()],
+        "today": [(each.quantity, bound_in_words(each)) for each in found.certificates.values()]
+        + [(number_of(name).quantity, "contradictory: the network changed on the way") for name in found.contradicted],
         "charts": list(_running(found)),
-        "assumptions": found.findings.assumptions,
+        "assumptions": said_once(found.certificates.values(), delta=found.delta) or (ORDERS["arrival"],),
     }
     return written(MONITOR_PAGE, view=view, refresh=refresh)
 
@@ -61,6 +64,8 @@ def _running(found: Monitoring) -> Iterator[Chart]:
     """A chart of each number without a shift: its bounds over the clients, beside what was certified."""
     for number in dict.fromkeys(each.plain for each in found.claims.values()):
         sizes, lower, upper = found.trajectory(number)
+        if not sizes.size:
+            continue
         curves = [Curve("certified today", "bound", upper, lower)]
         for name, each in found.claims.items():
             if each.plain == number:
@@ -70,7 +75,7 @@ def _running(found: Monitoring) -> Iterator[Chart]:
         ends = np.concatenate([each.y for each in curves] + [lower])
         low, high = float(ends.min()), float(ends.max())
         yield Chart(
-            title=capital(found.certificates[number].quantity),
+            title=capital(number_of(number).quantity),
             description="Its bounds after so many clients, beside what was certified.",
             x_label="clients",
             y_label=number,

@@ -10,8 +10,10 @@ before it changes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +23,7 @@ from riskband.answers.risks import ClientRisks
 from riskband.answers.scaled import RISK, ClientChanges, ClientScores, Scale, ScaledAnswers, scale_of
 from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate
 from riskband.checks import FloatArray, IntArray, as_number, check_kind
+from riskband.functionals.functional import CrossingError
 from riskband.report.findings import Findings, events_of, findings, is_measured
 from riskband.report.words import added, bound_in_words
 from riskband.wording import confidence, evenly, exactly, rounded_down, rounded_up, rounded_up_strictly, short_delta
@@ -198,28 +201,41 @@ class Monitoring(Shown):
     @property
     def today(self) -> str:
         """What today's certificates say, in short."""
-        said = "; ".join(f"{name} {bound_in_words(each)}" for name, each in self.certificates.items())
-        return f"Today, with probability at least {confidence(self.delta)} at all times: {said}."
+        said = [f"{name} {bound_in_words(each)}" for name, each in self.certificates.items()]
+        sure = f"Today, with probability at least {confidence(self.delta)} at all times: {'; '.join(said)}. "
+        changed = f"Bounds of {', '.join(self.contradicted)} contradict each other: the network changed on the way."
+        return ((sure if said else "") + (changed if self.contradicted else "")).rstrip()
 
     @cached_property
+    def _today(self) -> dict[str, Certificate | None]:
+        names = dict.fromkeys(name for each in self.claims.values() for name in (each.plain, each.name))
+        return {name: _today(self.answers, name, delta=self.delta / len(names)) for name in names}
+
+    @property
     def certificates(self) -> dict[str, Certificate]:
         """Today's: always valid bounds of the same numbers, and of those without a shift, by name."""
-        names = dict.fromkeys(name for each in self.claims.values() for name in (each.plain, each.name))
-        return {name: always_valid(self.answers, name, delta=self.delta / len(names)) for name in names}
+        return {name: each for name, each in self._today.items() if each is not None}
+
+    @property
+    def contradicted(self) -> list[str]:
+        """Numbers whose bounds after some clients contradict those after others: these were not of one network."""
+        return [name for name, each in self._today.items() if each is None]
 
     def trajectory(self, number: str, *, most: int = _MOST_LOOKS) -> tuple[IntArray, FloatArray, FloatArray]:
         """Return at most so many numbers of clients, and both ends of one of today's numbers, as certified after each.
 
-        One without a shift, since a worst case has one end.
+        One without a shift, since a worst case has one end. It ends where the ends would contradict each other.
         """
-        sizes, delta = evenly(self.answers.num_clients - 1, most) + 2, self.certificates[number].delta
-        found = [always_valid(joined([self.answers], stop=size), number, delta=delta) for size in sizes.tolist()]
-        return sizes, np.array([each.lower for each in found]), np.array([each.value for each in found])
+        sizes, delta = evenly(self.answers.num_clients - 1, most) + 2, self.delta / len(self._today)
+        looks = (_today(joined([self.answers], stop=size), number, delta=delta) for size in sizes.tolist())
+        found = list(takewhile(lambda each: each is not None, looks))
+        lower, upper = ([getattr(each, end) for each in found] for end in ("lower", "value"))
+        return sizes[: len(found)], np.array(lower), np.array(upper)
 
-    @property
-    def findings(self) -> Findings:
-        """Today's certificates together."""
-        return findings(self.certificates)
+    def to_document(self) -> dict[str, Any]:
+        """Return what `riskband monitor --out` writes: the outcome, and today's certificates, if there are any."""
+        today = findings(self.certificates).to_document() if self.certificates else {}
+        return {**today, "monitor": self.to_dict()}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the outcome as plain data for JSON, without answers and today's certificates."""
@@ -240,6 +256,7 @@ class Monitoring(Shown):
                 for (name, each), peak in zip(self.claims.items(), peaks, strict=True)
             ],
             "left_out": dict(self.left_out),
+            "contradicted": self.contradicted,
         }
 
 
@@ -329,6 +346,12 @@ def monitor(
         sizes=np.cumsum(sizes),
         capital=np.array([each.capital(answers, sizes) for each in claims.values()]),
     )
+
+
+def _today(answers: Answered, name: str, *, delta: float) -> Certificate | None:
+    with suppress(CrossingError):
+        return always_valid(answers, name, delta=delta)
+    return None
 
 
 def joined(parts: Sequence[Any], *, start: int = 0, stop: int | None = None) -> Any:

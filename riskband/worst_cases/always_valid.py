@@ -268,15 +268,17 @@ def capital_with_late_bets(gains: FloatArray, largest_losses: FloatArray, sizes:
     """Return what bets have made of a capital of 1 after each batch of clients, shape (num_batches,).
 
     `gains`, shape (num_kinds, num_clients), have means of at most 0, given the batches before, and are at least minus
-    the largest loss, shape (num_kinds,). Every kind with every stake has the same part; of each part 1/(b (b + 1)) is
-    kept until batch b, whatever comes before it, and played from there on.
+    the largest loss, shape (num_kinds,). Every kind with every stake has the same part. Of each part 1/(1 + log(1 + b))
+    is still kept after batch b, whatever has come, and the rest is played: slowly enough for a change after long.
     """
     bets = np.minimum(_STAKES, LARGEST_SHARE_OF_TAILS / np.maximum(largest_losses, 1e-300)[:, None])
     played, total, seen = np.zeros(bets.shape), np.empty(sizes.size), 0
+    kept = 1.0 / (1.0 + np.log1p(np.arange(sizes.size + 1)))
     for b, size in enumerate(sizes.tolist(), start=1):
-        grown = np.prod(1.0 + bets[:, :, None] * gains[:, None, seen : seen + size], axis=2)
-        played, seen = np.minimum((played + 1.0 / (b * (b + 1))) * grown, _ENOUGH), seen + size
-        total[b - 1] = np.mean(played) + 1.0 / (b + 1)
+        grown = np.log1p(bets[:, :, None] * gains[:, None, seen : seen + size]).sum(axis=2)
+        grown = np.exp(np.minimum(grown, np.log(_ENOUGH)))
+        played, seen = np.minimum((played + kept[b - 1] - kept[b]) * grown, _ENOUGH), seen + size
+        total[b - 1] = np.mean(played) + kept[b]
     return total
 
 
