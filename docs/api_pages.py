@@ -40,6 +40,8 @@ BESIDE = (
     "models.evaluation.example_losses",
     "models.group_sort.GroupSort",
     "models.losses.LOSSES",
+    "report.monitored.Claim",
+    "report.monitored.Monitoring",
     "search.Bracket",
     "selection.CandidateBound",
     "selection.Selection",

@@ -83,7 +83,8 @@ _RELATIVE = 1e-9  # what is not computed is copied, but for thresholds that were
 _WEIGHTS, _OF_WEIGHTS = ("client_weights", "unseen_weight"), 1e-7
 
 
-def _answers(data: Mapping[str, Any]) -> Any:
+def answers_of(data: Mapping[str, Any]) -> Any:
+    """Return answers as a certificate's recipe stores them."""
     if "radii" in data:
         return AdversarialAnswers(**data)
     if is_scaled(data):
@@ -97,7 +98,7 @@ def _source(recipe: Recipe) -> Any:
     """What the certificate of a recipe was made of: answers, or what was built from them."""
     if recipe["function"] == "select":
         return {name: ClientRisks(**answers) for name, answers in recipe["answers"].items()}
-    answers = _answers(recipe["answers"])
+    answers = answers_of(recipe["answers"])
     if "groups" in recipe:
         return rebuilt_group_bands(answers, recipe["groups"], recipe["bands"])
     if recipe["band"] is None:

@@ -226,12 +226,13 @@ def figure_problems(flag: str, path: str | None) -> list[str]:
     return problems
 
 
-def output_problems(tables: list[str], out: str | None, **plots: str | None) -> list[str]:
+def output_problems(tables: list[str], out: str | None, *, page: str | None = None, **plots: str | None) -> list[str]:
     """Return what could not be written in the end: no folder, another ending, or one file would overwrite another."""
-    problems = [] if out is None else _file_problems("--out", out)
+    written = {"--out": out, "--page": page}
+    problems = [line for flag, path in written.items() if path is not None for line in _file_problems(flag, path)]
     for name, path in plots.items():
         problems += figure_problems(f"--{name.replace('_', '-')}", path)
-    named = list(filter(None, [*tables, out, *plots.values()]))
+    named = list(filter(None, [*tables, out, page, *plots.values()]))
     if len({Path(path).resolve() for path in named}) < len(named):
         problems.append(f"tables and what is written must be different files, got {', '.join(named)}; name others")
     return problems

@@ -140,6 +140,7 @@ CALLS = {
         "target": "mean<=0.9", "delta": 0.3, "shift": None, "prior": "beta:0.1:0.05", "pilot": None, "num_examples": 20,
         "num_clients": 5, "power": 0.5, "cost": (1, 1), "binary": True, "seed": 0,
     },
+    "monitor": {"certificates": rb.mean_bound(RISKS, delta=0.1), "answers": RISKS, "alpha": 0.1, "batches": [1, 3]},
     "next_clients": SHIFT | {
         "risks": RISKS, "num_next": 2, "delta": 0.1, "rank": None, "k": 1, "population": None, "including_seen": False,
         "local": "observed", "above": None, "mean": False,
