@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Final, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -240,7 +240,7 @@ class Question(Section):
     }
 
 
-UNTIL_DECIDED: Final = "until-decided"
+UNTIL_DECIDED = "until-decided"
 _THEN = {
     "target": "",
     "local": "marginal",
@@ -271,7 +271,7 @@ class Asking(Section):
         "with noise local is marginal or counted, for wasserstein the protocol one-round, cost-bound 0, no box at a "
         "layer and no smoothing; not for secure_histogram or comparison, nor with an evaluator or required next clients"
     )
-    ask: Literal["all", UNTIL_DECIDED] = Field(
+    ask: Literal["all", "until-decided"] = Field(
         description='use "all", or "until-decided", for which something is required, of risks no other number than '
         f"{', '.join(DIRECT)}; strategy is f_divergence without target, or comparison, local marginal, missing ignore, "
         'answered-by fresh, contamination 0, and privacy ""'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
@@ -46,7 +46,7 @@ class UntilDecided(CertifyingStrategy):
 
     def ask_in_turn(self, grid: Grid, queries: Mapping[str, Query], arrays: Arrays, *, round: int) -> RoundOutcome[Any]:
         """Ask as `ask_unanswered` batch by batch, until it is decided; the answers are in the order of asking."""
-        order = sorted(queries, key=lambda name: sha256(f"{self.seed} {name}".encode()).digest())
+        order = seeded_order(queries, seed=self.seed)
         limit, found = min(self.max_clients or len(order), len(order)), RoundOutcome[Any]((), (), 0)
         while self._num_taken < limit and not self._is_over(found, limit):
             batch = order[self._num_taken : min(self._num_taken + self.batch_size, limit)]
@@ -64,7 +64,8 @@ class UntilDecided(CertifyingStrategy):
 
     def conclude(self, outcome: RoundOutcome[Any]) -> Conclusion:
         """Return the certificates of what is required, which hold however many were asked."""
-        return self.reader.concluded(outcome, self._sequence(outcome).certificates)
+        conclusion: Conclusion = self.reader.concluded(outcome, self._sequence(outcome).certificates)
+        return conclusion
 
     def _is_over(self, found: RoundOutcome[Any], limit: int) -> bool:
         """Whether it is decided, or more have failed than a quorum of all would leave out."""
@@ -85,3 +86,8 @@ class UntilDecided(CertifyingStrategy):
         sequence = rb.Sequence(self.requirements, delta=self.delta, of=type(answers), order="committed")
         sequence.add(answers)
         return sequence
+
+
+def seeded_order(names: Iterable[str], *, seed: int | None) -> list[str]:
+    """Return names in a random order, in which the place of each before another depends on these two and the seed."""
+    return sorted(names, key=lambda name: sha256(f"{seed} {name}".encode()).digest())

@@ -210,7 +210,12 @@ class QueryStrategy(Strategy):
     def summary(self) -> None:
         """Log what is about to be asked of how many clients."""
         numbers = self.num_clients, self.num_needed, self.reply_timeout
-        log(INFO, "%s: asking %d clients, at least %d must answer within %g s", type(self).__name__, *numbers)
+        log(
+            INFO,
+            "%s: of %d clients at least %d must answer, those asked at once within %g s",
+            type(self).__name__,
+            *numbers,
+        )
 
     def _ask_after_hello(self, grid: Grid, arrays: ArrayRecord) -> RoundOutcome[Any]:
         hashes = model_hash(to_arrays(arrays)), code_hash()
