@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -241,7 +241,7 @@ class Question(Section):
 
 
 UNTIL_DECIDED = "until-decided"
-_THEN = {
+_PLAIN = {
     "target": "",
     "local": "marginal",
     "missing": "ignore",
@@ -249,6 +249,16 @@ _THEN = {
     "contamination": 0,
     "privacy": "",
 }
+
+
+def _can_be_decided(known: Mapping[str, Any]) -> bool:
+    """Return True; raises ValueError with what a sequence cannot take, or what leaves everything open."""
+    unfit = [key.replace("_", "-") for key, value in _PLAIN.items() if known.get(key, value) != value]
+    required = known.get("require", ("mean<=0.5",))
+    unfit += [] if required and families(required) <= {*DIRECT, *CHANGES} else ["require"]
+    if unfit:
+        raise ValueError(f"not with {', '.join(unfit)} as here")
+    return True
 
 
 class Asking(Section):
@@ -298,15 +308,7 @@ class Asking(Section):
             or not {"num_clients", "quorum"} <= known.keys()
             or number < num_needed(known["num_clients"], known["quorum"])
         ),
-        # What a sequence of bets cannot take, or what would never be decided.
-        "ask": lambda ask, known: (
-            ask == "all"
-            or (
-                known.get("require") != ()
-                and families(known.get("require", ())) <= {*DIRECT, *CHANGES}
-                and all(known.get(key, value) == value for key, value in _THEN.items())
-            )
-        ),
+        "ask": lambda ask, known: ask == "all" or _can_be_decided(known),
         "max_clients": lambda number, known: number <= known.get("num_clients", np.inf),
     }
 

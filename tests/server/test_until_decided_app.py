@@ -31,6 +31,7 @@ FINISHED: dict[str, Any] = {
     "num_clients": 40,
     "require": "mean<=0.95,worst_mean:chi2:0.1<=0.99",
 }
+FINISHED_KEYS = {name.replace("_", "-") for name in FINISHED}
 run = partial(run_app, **{**FINISHED, "num_unseen": 0})
 
 
@@ -109,6 +110,17 @@ def test_an_interrupted_run_asks_only_those_who_are_missing(
         run_app(tmp_path, defaults, **{**FINISHED, "batch_size": 5}, resume="true")
 
 
+def test_what_was_left_open_goes_on_with_more_clients(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    first = run(tmp_path, defaults, max_clients=4, require="mean<=0.6")
+    assert first["gate"]["verdict"] == "NOT DECIDED"
+    counting = Counting()
+    behaviours = counting.behaviours(40)
+    second = run(tmp_path, defaults, max_clients=24, require="mean<=0.6", resume="true", behaviours=behaviours)
+    assert second["gate"]["verdict"] == "PASS"
+    assert second["network"]["client_ids"][:4] == first["network"]["client_ids"]
+    assert sum(counting.questions().values()) == second["network"]["num_asked"] - 4
+
+
 def test_who_fails_is_named_and_too_many_end_the_run(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     first = run(tmp_path / "first", defaults)["network"]["client_ids"][0]
     broken = {int(first.removeprefix("client-")): raises_later()}
@@ -156,7 +168,9 @@ def test_what_no_sequence_takes_is_refused_with_all_that_does_not_fit(
     with pytest.raises(ConfigError) as caught:
         load_config({**defaults, **SMALL, **settings})
     (problem,) = caught.value.problems
-    assert problem.startswith("ask is not valid, got 'until-decided'; use \"all\", or")
+    (key,) = settings.keys() - FINISHED_KEYS or {"require"}
+    reason = "" if key == "strategy" else f"not with {key} as here; "
+    assert problem.startswith(f"ask is not valid, got 'until-decided'; {reason}use \"all\", or")
 
 
 def test_all_mistakes_are_named_at_once(defaults: Mapping[str, Any]) -> None:
