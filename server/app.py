@@ -132,8 +132,8 @@ def _asking(strategy: QueryStrategy, config: RunConfig, settings: dict[str, Any]
     """What asks the question of a strategy: itself, or what stops when what is required is decided."""
     if config.asking.ask != UNTIL_DECIDED:
         return strategy
-    asked_at_once = config.asking.model_dump(include={"batch_size", "max_clients"})
-    return UntilDecided(strategy.query, reader=strategy, **asked_at_once, **settings)
+    batches = config.asking.model_dump(include={"batch_size", "max_clients"})
+    return UntilDecided(strategy.query, reader=strategy, **batches, **settings)
 
 
 def _max_open(grid: Grid) -> int | None:

@@ -543,7 +543,10 @@ def _model(sent: Any) -> str:
         parts = sent[1].parameters.tensors
     else:
         parts = [array.data for record in sent.content.array_records.values() for array in record.values()]
-    return sha256(b"".join(parts)).hexdigest() if parts else ""
+    digest = sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest() if parts else ""
 
 
 def _entries(record: RecordDict) -> dict[str, Any]:

@@ -210,12 +210,8 @@ class QueryStrategy(Strategy):
     def summary(self) -> None:
         """Log what is about to be asked of how many clients."""
         numbers = self.num_clients, self.num_needed, self.reply_timeout
-        log(
-            INFO,
-            "%s: of %d clients at least %d must answer, those asked at once within %g s",
-            type(self).__name__,
-            *numbers,
-        )
+        words = "%s: of %d clients at least %d must answer, those asked at once within %g s"
+        log(INFO, words, type(self).__name__, *numbers)
 
     def _ask_after_hello(self, grid: Grid, arrays: ArrayRecord) -> RoundOutcome[Any]:
         hashes = model_hash(to_arrays(arrays)), code_hash()

@@ -48,9 +48,8 @@ AnswerT = TypeVar("AnswerT", bound=Answer | SignedAnswer, default=LossAnswer)
 class RoundOutcome(Generic[AnswerT]):
     """All that one round brought, the same whatever the order of the replies."""
 
-    answers: tuple[
-        AnswerT, ...
-    ]  # the valid answers, one per client, sorted by client id or in an order that was settled
+    # The valid answers, one per client, sorted by client id, or in an order that was settled before any came.
+    answers: tuple[AnswerT, ...]
     failures: tuple[Failure, ...]  # one per client that was expected or asked and gave no valid answer, sorted
     num_asked: int  # number of nodes a message was made for; nodes that never registered are not among them
     # Of the nodes that the answers came from, by client id; random, so not compared.
