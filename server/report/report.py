@@ -67,9 +67,9 @@ def write_report(
     config, result, study = evaluation.config, evaluation.conclusion, evaluation.study
     names = tuple(answer.client_id for answer in result.outcome.answers)
     found = None  # a sequence of tests may certify no candidate
-    if result.certificates:
+    if all_found := study.certificates(evaluation):
         given: dict[str, Any] = {"gate": evaluation.gate, "limits": study.limits(config)}
-        found = findings(result.certificates, **given, names=names, band=result.band)
+        found = findings(all_found, **given, names=names, band=result.band)
     certificates = {} if found is None else found.certificates
     required = by_file(result.required)
     for name, certificate in certificates.items():
