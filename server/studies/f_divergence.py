@@ -14,6 +14,7 @@ from riskband import DIVERGENCES, Certificate
 from riskband.plots.bands import band_figure
 from riskband.worst_cases.requirements import DIVERGENCE, TARGET_MEAN
 from server.sections import Names, Numbers, Rule, Section, is_distinct, one_of, rule
+from server.settings import UNTIL_DECIDED
 from server.studies.study import Evaluation, Study, UnderTest, loss_query
 from server.studies.target_network import (
     TargetNetwork,
@@ -78,6 +79,11 @@ class FDivergenceStudy(Study):
         "privacy": lambda noise, known: Study.rules["privacy"](noise, known) and not (noise and known.get("target")),
     }
     figure_stem = "band"
+    can_stop: ClassVar[bool] = True
+
+    def figure_names(self, config: RunConfig) -> list[str]:
+        """Return the names of the figure's files; there is no figure where no band was asked for."""
+        return [] if config.asking.ask == UNTIL_DECIDED else super().figure_names(config)
 
     def prepare(self, config: RunConfig, grid: Grid | None) -> UnderTest:
         """Return what is put before the clients; a target network that cannot be is refused before."""

@@ -15,11 +15,12 @@ from torch import nn
 from protocol.models import model_arrays
 from protocol.questions import Candidate, LossQuery
 from riskband.certificate import Certificate
-from riskband.worst_cases.requirements import DIVERGENCE, TARGET_MEAN, Gate, Requirement, read_requirements, verdicts_on
+from riskband.worst_cases.requirements import DIVERGENCE, TARGET_MEAN, Gate, read_requirements, verdicts_on
 from riskband.worst_cases.scaled import CHANGES, SCORES
 from server.checks.unseen import Check, Unseen, unseen_clients
 from server.report.cells import certificate_table, loss_in_words
 from server.sections import Rule, Section
+from server.settings import families
 from server.training import prepare_model
 from strategies.asking.query import QueryStrategy
 
@@ -87,6 +88,7 @@ class Study(ABC):
     }
     figure_stem: ClassVar[str]  # name of the figure's files
     asks_losses: ClassVar[bool] = True  # whether it asks for the loss of one model, which an evaluator can say too
+    can_stop: ClassVar[bool] = False  # whether it may ask until what is required is decided
 
     def figure_names(self, config: RunConfig) -> list[str]:
         """Return the names of the figure's files that a run writes."""
@@ -167,11 +169,6 @@ class Study(ABC):
     def worst_network(self, report: Mapping[str, Any]) -> str:
         """Return on which network the certificates for shifted ones are checked."""
         return "for a shifted network: on the worst one within the budget that they can be made into"
-
-
-def families(required: Iterable[str]) -> set[str]:
-    """Return the names of the numbers that requirements are about, without their parameters."""
-    return {Requirement.of(each).name.partition(":")[0] for each in required}
 
 
 def architecture(config: RunConfig) -> dict[str, Any]:
