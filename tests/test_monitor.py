@@ -318,14 +318,16 @@ def test_following_says_what_is_new_and_ends_with_the_alarm(monkeypatch, certifi
     first = answers.read_text()
     alarm = "\n".join(rows(bad(40), first=500)) + "\n"
     one_more = first + "h99,0.1,100\n"
-    looks = [one_more[:-4], one_more, one_more, one_more + alarm]
+    looks = [f"{HEAD}\nh100,0.1,1", first, one_more[:-4], one_more, one_more, one_more + alarm]
     changes = [partial(answers.write_text, text) for text in looks]
+    answers.write_text(f"{HEAD}\n")
     assert following(monkeypatch, certificate, answers, *changes) == 4
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3
-    assert "after 40 clients" in lines[0]
-    assert "after 41 clients" in lines[1]
-    assert lines[2].startswith("ALARM at client ")
+    assert len(lines) == 4
+    assert lines[0].startswith("NOTHING YET")
+    assert "after 40 clients" in lines[1]
+    assert "after 41 clients" in lines[2]
+    assert lines[3].startswith("ALARM at client ")
 
 
 def test_following_ends_where_answers_that_were_seen_are_no_longer_there(monkeypatch, certificate, answers, capsys):

@@ -42,20 +42,19 @@ def run(options: argparse.Namespace) -> int:
     entries = read_document(options.certificate)["certificates"]
     certificates = {name: checked(name, entry) for name, entry in entries.items()}
     known = next(iter(certificates.values())).recipe["answers"]
-    before, status = None, 0
-    while True:
-        answers, batches = _new_answers(options, known)
-        _check_grown(before, answers, options.answers)
-        if before is None or len(answers) > len(before):
-            new = {"alpha": options.alpha, "batches": batches}
-            status = _say(options, None if answers is None else rb.monitor(certificates, answers, **new))
-        if status or not options.follow:
-            return status
-        before = answers
-        try:
+    before, status, has_said = None, 0, False
+    with suppress(KeyboardInterrupt):
+        while True:
+            answers, batches = _new_answers(options, known)
+            _check_grown(before, answers, options.answers)
+            if not has_said or len(answers or ()) > len(before or ()):
+                new = {"alpha": options.alpha, "batches": batches}
+                status = _say(options, None if answers is None else rb.monitor(certificates, answers, **new))
+            before, has_said = answers, True
+            if status or not options.follow:
+                break
             time.sleep(options.interval)
-        except KeyboardInterrupt:
-            return status
+    return status
 
 
 def _new_answers(options: argparse.Namespace, known: Mapping[str, Any]) -> tuple[Any, list[int] | None]:

@@ -256,6 +256,7 @@ LEGAL = {
     **{("next_clients", name): {"None"} for name in ("rank", "k", "above", "population")},
     ("next_clients, above", "above"): {"None"},
     ("next_clients, population", "including_seen"): {"True"},
+    ("monitor", "batches"): {"None"},
     ("quantile", "method"): {"None"},
     ("report_page", "require"): {"None", "empty", "mapping"},
     ("report_page", "title"): {"text", "quoted"},
