@@ -46,7 +46,7 @@ BESIDE = (
     "selection.CandidateBound",
     "selection.Selection",
     "verification.Verification",
-    "worst_cases.divergence_bounds.DivergenceBound",
+    "worst_cases.divergence_bounds.next_estimate",
     "worst_cases.divergences.FDivergence",
     "worst_cases.planning.Option",
     "worst_cases.planning.Plan",

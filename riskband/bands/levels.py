@@ -128,7 +128,7 @@ def checkpoint(num_clients: int) -> int:
 def stitched_levels(num_values: int, delta: float, sides: str) -> Levels:
     """Berk-Jones levels at 16, 32, 64, … first clients that hold at all of these numbers with probability 1 - delta.
 
-    At the j-th of them with 6·delta / (pi·j)², which sums to delta. Source: math §14.3. Raises ValueError for another
+    At the j-th of them with 6·delta / (pi·j)², which sums to delta. Source: math §17.3. Raises ValueError for another
     number.
     """
     if num_values != checkpoint(num_values):

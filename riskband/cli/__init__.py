@@ -24,6 +24,7 @@ COMMANDS = {
     "plan": "how many clients, with how many examples each, a requirement needs to pass",
     "certify": "certificates from a CSV file with one row per client",
     "compare": "whether a new model is worse than an old one, from two such files",
+    "shift": "how far a target network is at least, and its mean from few of its clients",
     "monitor": "whether a network is still what a certificate is about, as answers come",
     "report": "a page for the person who signs, from certificates",
     "verify": "compute certificates again from the answers they store",

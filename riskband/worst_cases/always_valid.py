@@ -1,4 +1,4 @@
-"""Bounds that may be looked at after every client: always valid, by bets in the order of the clients (math §14).
+"""Bounds that may be looked at after every client: always valid, by bets in the order of the clients (math §17).
 
 A gambler bets on one client after the other with constant stakes that share the capital, so whatever is bounded, there
 is one process: `_log_peak`, the largest capital so far. If the number has the value that is tested, it ever reaches
@@ -104,7 +104,7 @@ def always_valid(
     Returns
     -------
     Certificate
-        A number, for the clients so far. Source: math §14.1; Ville's inequality as in [WSR].
+        A number, for the clients so far. Source: math §17.1; Ville's inequality as in [WSR].
 
     Raises
     ------
@@ -119,7 +119,7 @@ def always_valid(
     part = delta / 2.0 if is_from_both else delta
     bad = _bad_end(asked, answers, part)
     near = 1.0 - _bad_end(asked.mirrored, _mirrored(answers), part) if is_from_both else bad
-    check_crossing(asked.quantity, near, bad)
+    check_crossing(asked.quantity, near, bad, remedy="or the network has changed since the first clients: begin again")
     low, high, scale = min(near, bad), bad, RISK if isinstance(answers, ClientRisks) else answers.scale
     if isinstance(answers, ScaledAnswers) and asked.kind != "share":
         low, high = sorted(answers.from_unit(np.array([low, high])).tolist())

@@ -1,4 +1,4 @@
-"""Clients that come one after the other, and what they have proved so far (math §14)."""
+"""Clients that come one after the other, and what they have proved so far (math §17)."""
 
 from __future__ import annotations
 
@@ -116,7 +116,8 @@ class Sequence:
         Raises
         ------
         ValueError
-            If these are not answers of the kind that came before, or as for `of`; nothing is added then.
+            If these are not answers of the kind that came before, may be wrong, or as for `of`; nothing is added then.
+            Or, after they were added, if the limits of what is required cross: the network has changed on the way.
         """
         of, said = self._of, self._said
         if answers is not None:
@@ -139,6 +140,7 @@ class Sequence:
         num_missing += self._num_missing
         if max(map(len, new.values())) > 1:
             found = of(**new, num_missing=num_missing, **said)
+            found.require_certain_answers("a sequence", "answers that are right, and missing='ignore'")
             if hasattr(found, "binary"):  # what is bet on a client must not change with those after it
                 said = {**said, "binary": found.binary}
             self.answers = found
