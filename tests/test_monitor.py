@@ -148,6 +148,11 @@ def test_days_in_a_folder_follow_each_other_and_a_client_may_come_again(tmp_path
     found = json.loads(capsys.readouterr().out)["monitor"]
     assert found["statement"].partition("Today")[2] == expected.partition("Today")[2].rstrip()
     assert found["looks"] == [10, 20, 30, 40]
+    (days / "2026-10-31.csv").write_text(
+        (certificate.parent / "before.csv").read_text()
+    )  # what was certified is not new
+    assert of_csv(certificate, days, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["monitor"] == found
 
 
 def test_a_ledger_and_a_folder_of_runs(tmp_path, certificate, answers, capsys):
