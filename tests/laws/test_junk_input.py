@@ -260,6 +260,7 @@ LEGAL = {
     ("compare", "require"): {"empty", "mapping"},
     **{("next_clients", name): {"None"} for name in ("rank", "k", "above", "population")},
     ("next_clients, above", "above"): {"None"},
+    ("monitor", "batches"): {"None"},
     **{("next_clients, population", name): {"True"} for name in ("including_seen", "mean")},
     ("quantile", "method"): {"None"},
     ("report_page", "require"): {"None", "empty", "mapping"},
