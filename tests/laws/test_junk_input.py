@@ -138,7 +138,11 @@ CALLS = {
     "num_clients_needed": {"level": 0.5, "delta": 0.1},
     "plan": {
         "target": "mean<=0.9", "delta": 0.3, "shift": None, "prior": "beta:0.1:0.05", "pilot": None, "num_examples": 20,
-        "num_clients": 5, "power": 0.5, "cost": (1, 1), "binary": True, "seed": 0,
+        "num_clients": 5, "population": None, "power": 0.5, "cost": (1, 1), "binary": True, "seed": 0,
+    },
+    "plan, population": {
+        "target": "next:2:0.3<=1", "delta": 0.3, "prior": "beta:0.1:0.05", "num_examples": 20, "population": 12,
+        "power": 0.5, "seed": 0,
     },
     "monitor": {"certificates": rb.mean_bound(RISKS, delta=0.1), "answers": RISKS, "alpha": 0.1, "batches": [1, 3]},
     "next_clients": SHIFT | {
@@ -202,6 +206,7 @@ OTHER_WAYS = {
     "worst_case_mean, band": rb.worst_case_mean,
     "quantile, band": rb.quantile,
     "survival, band": rb.survival,
+    "plan, population": rb.plan,
     "next_clients, above": rb.next_clients,
     "next_clients, population": rb.next_clients,
     "next_clients, rank": rb.next_clients,
@@ -248,8 +253,9 @@ LEGAL = {
     ("AdversarialAnswers", "cost"): {"text", "quoted"},
     ("RiskDistribution.quantile", "level"): {"empty"},  # arrays of any shape give arrays of that shape
     ("binary_worst_case", "p"): {"empty"},
-    **{("plan", name): {"None"} for name in ("shift", "pilot", "num_clients", "cost")},
+    **{("plan", name): {"None"} for name in ("shift", "pilot", "num_clients", "population", "cost")},
     ("plan", "binary"): {"True"},
+    ("plan, population", "population"): {"None"},
     ("ClientChanges", "binary"): {"True"},
     ("ClientChanges", "num_worse"): {"None"},
     ("ClientChanges.from_counts", "old_wrong"): {"None"},
@@ -283,7 +289,8 @@ NO_DEFAULT = {
     ("AdversarialAnswers", "binary"), ("AdversarialAnswers", "multipliers"),
     ("AdversarialAnswers, noise", "binary"), ("AdversarialAnswers, noise", "multipliers"), ("gini_correlation", "eta"),
     ("ClientRisks, noise", "binary"),
-    ("joint_cdf", "thresholds"), ("lorenz_certificate", "shares"), ("plan", "seed"), ("plan", "target"),
+    ("joint_cdf", "thresholds"), ("lorenz_certificate", "shares"), ("plan", "seed"), ("plan", "target"), ("plan, population", "seed"),
+    ("plan, population", "target"),
     ("split_clients", "seed"), ("divergence_estimate", "target"), ("divergence_lower_bound", "target"),
     ("divergence_lower_bound, band", "target"),
     ("survival", "thresholds"),
