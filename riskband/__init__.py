@@ -35,7 +35,7 @@ __all__ = [
     # two models, and requirements
     "compare", "require", "plan",
     # over time
-    "Sequence",
+    "Sequence", "monitor",
     # certificates
     "Certificate", "verify", "report_page",
 ]
@@ -66,6 +66,7 @@ _NAMES = {
     "groups.group_bands": "group_bands",
     "means": "mean_bound",
     "report.compared": "compare",
+    "report.monitored": "monitor",
     "report.page": "report_page",
     "selection": "Objective select",
     "tuning": "OptimisedLevels",
@@ -118,6 +119,7 @@ if TYPE_CHECKING:
     from riskband.groups.group_bands import group_bands
     from riskband.means import mean_bound
     from riskband.report.compared import compare
+    from riskband.report.monitored import monitor
     from riskband.report.page import report_page
     from riskband.selection import Objective, select
     from riskband.tuning import OptimisedLevels

@@ -112,12 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_columns(table)
     add("--group", help="column with the group of each client, if it is in one", metavar="COLUMN")
     frameworks = "FILE is NVFlare's cross_val_results.json, or a folder of FL4Health's reports of clients"
-    add("--score", help="the column holds a score that is no mean of losses, called so: AUC, F1, Dice", metavar="NAME")
-    better = table.add_mutually_exclusive_group()
-    better.add_argument("--higher-is-better", action="store_const", const=True, help="of a score: large ones are good")
-    lower: dict[str, Any] = {"dest": "higher_is_better", "action": "store_const", "const": False}
-    better.add_argument("--lower-is-better", help="of a score: small ones are good", **lower)
-    add("--range", help="of a score (default: 0 1)", type=float, nargs=2, default=[0.0, 1.0], metavar=("LOW", "HIGH"))
+    add_score(table)
     add("--from", help=frameworks, dest="framework", type=spelled, choices=tuple(FRAMEWORKS))
 
     add = topic("who answered")
@@ -187,6 +182,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def several() -> dict[str, Any]:
     """Return what an option says that may be given several times, each with several values."""
     return {"action": _Collect, "default": []}
+
+
+def add_score(group: Any) -> None:
+    """Add what says that a column holds scores."""
+    add = group.add_argument
+    add("--score", help="the column holds a score that is no mean of losses, called so: AUC, F1, Dice", metavar="NAME")
+    better = group.add_mutually_exclusive_group()
+    better.add_argument("--higher-is-better", action="store_const", const=True, help="of a score: large ones are good")
+    lower: dict[str, Any] = {"dest": "higher_is_better", "action": "store_const", "const": False}
+    better.add_argument("--lower-is-better", help="of a score: small ones are good", **lower)
+    add("--range", help="of a score (default: 0 1)", type=float, nargs=2, default=[0.0, 1.0], metavar=("LOW", "HIGH"))
 
 
 def add_columns(group: Any, *, client_is_required: bool = False) -> None:

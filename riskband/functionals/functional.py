@@ -294,12 +294,16 @@ def _within(chosen: Functional, lower: float | FloatArray, upper: float | FloatA
     return Interval(min(ends), ends[1])
 
 
+class CrossingError(ValueError):
+    """Two limits of one number contradict each other: one is false, or what is assumed of the clients."""
+
+
 def check_crossing(
     quantity: str, lower: float, upper: float, *, remedy: str = "take a smaller delta, or a band"
 ) -> None:
-    """Raise ValueError if two limits of one number cross by more than rounding: one of them is false."""
+    """Raise CrossingError if two limits of one number cross by more than rounding: one of them is false."""
     if lower > upper + _CROSSING:
-        raise ValueError(
+        raise CrossingError(
             f"the limits of {quantity} must not cross, got {in_full(lower)} below and {in_full(upper)} above: one of "
             f"them is false, which happens with probability at most delta; {remedy}"
         )

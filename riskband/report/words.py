@@ -332,6 +332,15 @@ def of_rank(certificate: Certificate) -> str:
     return f"by itself with probability at least {confidence(certificate.delta)}: {rank}"
 
 
+def estimated(certificate: Certificate) -> str:
+    """Return the estimate beside a lower bound of a divergence; or ""."""
+    if certificate.kind != "divergence":
+        return ""
+    found = certificate.details.get("estimate")
+    said = "infinite, or not made of such answers" if found is None else f"{float(found):.4g}"
+    return f"estimate by a histogram of 10 bins: {said}"
+
+
 def of_few(certificates: Mapping[str, Certificate]) -> str:
     """Return what more clients would allow, where the next one stands first since there are few; or ""."""
     some = certificates.values()

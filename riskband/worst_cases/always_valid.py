@@ -63,11 +63,12 @@ DIRECT = {
 _STAKES = np.geomspace(0.02, 30.0, 12)
 # Error levels of limits of single clients, which share the capital: small ones are best where clients have thousands of
 # examples or risks are far below the threshold, large ones where both is not so.
-_ETAS = (0.05, 0.2, 0.5)
+ETAS = (0.05, 0.2, 0.5)
 _LOOKS = 1.01  # ratio of the numbers of clients at which a dual is chosen again
 _WEIGHT_OF_START = 0.3  # in clients
 _TIE = 1e-12  # what promises no more than so much more, by rounding perhaps, is not chosen for it
 _NUM_STEPS = 36
+_ENOUGH = 1e100  # what capital is above it is given away: no float overflows
 
 
 def always_valid(
@@ -161,7 +162,7 @@ class _Asked(NamedTuple):
     @classmethod
     def of(cls, number: str, answers: ClientRisks | ScaledAnswers, local: str) -> _Asked:
         """Read the name of a number; raises ValueError if these answers have none of it."""
-        etas = (0.0,) if local == "observed" or isinstance(answers, ClientScores) else _ETAS
+        etas = (0.0,) if local == "observed" or isinstance(answers, ClientScores) else ETAS
         if isinstance(answers, ScaledAnswers):
             found = ScaledNumber.of(number, families_of(answers))
             is_flipped = answers.scale.is_higher_better and found.kind == "quantile"
@@ -261,6 +262,24 @@ def _log_peak(gains: FloatArray, largest_losses: FloatArray | float) -> float:
         grown = np.cumsum(np.log1p(np.minimum(stake, largest_bets) * gains), axis=1)
         total = np.logaddexp(total, np.logaddexp.reduce(grown, axis=0))
     return float(total.max() - np.log(_STAKES.size * len(gains)))
+
+
+def capital_with_late_bets(gains: FloatArray, largest_losses: FloatArray, sizes: IntArray) -> FloatArray:
+    """Return what bets have made of a capital of 1 after each batch of clients, shape (num_batches,).
+
+    `gains`, shape (num_kinds, num_clients), have means of at most 0, given the batches before, and are at least minus
+    the largest loss, shape (num_kinds,). Every kind with every stake has the same part. Of each part 1/(1 + log(1 + b))
+    is still kept after batch b, whatever has come, and the rest is played: slowly enough for a change after long.
+    """
+    bets = np.minimum(_STAKES, LARGEST_SHARE_OF_TAILS / np.maximum(largest_losses, 1e-300)[:, None])
+    played, total, seen = np.zeros(bets.shape), np.empty(sizes.size), 0
+    kept = 1.0 / (1.0 + np.log1p(np.arange(sizes.size + 1)))
+    for b, size in enumerate(sizes.tolist(), start=1):
+        grown = np.log1p(bets[:, :, None] * gains[:, None, seen : seen + size]).sum(axis=2)
+        grown = np.exp(np.minimum(grown, np.log(_ENOUGH)))
+        played, seen = np.minimum((played + kept[b - 1] - kept[b]) * grown, _ENOUGH), seen + size
+        total[b - 1] = np.mean(played) + kept[b]
+    return total
 
 
 def _by_the_past(duals: Sequence[Dual], delta: float) -> IntArray:

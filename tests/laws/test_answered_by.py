@@ -32,6 +32,8 @@ NAMES = [  # of what `certificates` makes; it is made on use, not while tests ar
     "weighted_quantile",
     "worst_case_mean",
     "worst_case_mean as published",
+    "worst_case_mean of a target",
+    "divergence_lower_bound",
     "worst_case_cdf",
     "next_clients",
     "always_valid",
@@ -55,7 +57,7 @@ NAMES = [  # of what `certificates` makes; it is made on use, not while tests ar
 def certificates(**known):
     """A certificate of every function that `verify` knows, from answers of each kind."""
     risks = rb.ClientRisks(VALUES, 10, **known)
-    band = rb.band(risks, delta=0.1)
+    band, few = rb.band(risks, delta=0.1), rb.ClientRisks(VALUES[:5], 10, **known)
     counts = rb.HistogramRisks([0.0, 0.15, 1.0], [10, 10], 10, binary=True, **known)
     edges, eta = [0.0, 0.5, 1.0], 0.1
     limits = rb.risk_histogram(VALUES, 10, edges=edges, binary=True, eta=eta)
@@ -79,6 +81,8 @@ def certificates(**known):
         "weighted_quantile": rb.weighted_quantile(band, LINEAR),
         "worst_case_mean": rb.worst_case_mean(band, **ball),
         "worst_case_mean as published": rb.worst_case_mean(band, **ball, method="published"),
+        "worst_case_mean of a target": rb.worst_case_mean(risks, **ball, delta=0.1, target=few),
+        "divergence_lower_bound": rb.divergence_lower_bound(risks, few, divergence="chi2", delta=0.1),
         "worst_case_cdf": rb.worst_case_cdf(band, **ball, thresholds=0.2),
         "next_clients": rb.next_clients(risks, 3, delta=0.1, **ball),
         "always_valid": always_valid(risks, "quantile:0.5", delta=0.1),

@@ -50,6 +50,8 @@ def kinds():
         "mean of a histogram": rb.mean_bound(bins, **few, method="hoeffding"),
         "worst mean": rb.worst_case_mean(named, divergence="chi2", budget=[0.0, 0.2], **few),
         "quantile of the doubtful": rb.quantile(doubtful, level=0.5, **few),
+        "a target network": rb.worst_case_mean(risks, divergence="chi2", budget=[0.1, 0.2], **few, target=pilot),
+        "how far a target is": rb.divergence_lower_bound(risks, pilot, divergence="kl", **few),
         "share": rb.survival(unequal, thresholds=0.4, **few),
         "next clients": rb.next_clients(named, 5, divergence="chi2", budget=[0.0, 0.2], **few),
         "number of next clients": rb.next_clients(doubtful, 5, above=0.3, divergence="kl", budget=0.1, **few),
@@ -95,7 +97,7 @@ def test_it_verifies(name):
 
 
 CHANGES = {
-    "value": lambda old: {"value": (np.asarray(old["value"]) + 1e-6).tolist()},
+    "value": lambda old: {"value": 9.0 if old["value"] is None else (np.asarray(old["value"]) + 1e-6).tolist()},
     "delta": lambda old: {"delta": 0.05},
     "assumptions": lambda old: {"assumptions": old["assumptions"][:-1]},
     "statement": lambda old: {"statement": old["statement"].replace("0.8", "0.88")},
