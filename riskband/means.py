@@ -10,9 +10,10 @@ import numpy as np
 
 from riskband.answers.histogram import Histogram, PlainAnswers, clients_above
 from riskband.answers.risks import ClientRisks, shared_assumptions
-from riskband.betting import betting_assumptions, betting_upper_means
+from riskband.betting import CONSTANT_STAKES, betting_assumptions, betting_upper_means
 from riskband.certificate import Certificate, recipe
 from riskband.checks import check_choice, check_delta, check_optional_seed
+from riskband.drawn import refuse_order, upper_mean
 from riskband.wording import chosen_before
 
 
@@ -60,8 +61,10 @@ def mean_bound(risks: PlainAnswers, *, delta: float, method: str = "betting", se
         bounded = risks.bounded(risks.values)
         # An order needs every answer as it was given; counts in bins are no answers.
         has_order = risks.are_answers_certain and not is_counted
-        completed = risks.worst_completion(bounded.in_unit)
-        (found,), name = betting_upper_means([completed], delta=delta, seed=seed if has_order else None)
+        refuse_order(risks, seed)
+        found, name = upper_mean(risks, bounded.in_unit, delta=delta), CONSTANT_STAKES
+        if seed is not None and has_order:
+            (found,), name = betting_upper_means([bounded.in_unit], delta=delta, seed=seed)
         value = bounded.from_unit(found)
     else:
         value = MEAN_BOUNDS[method](risks, delta)
@@ -71,7 +74,7 @@ def mean_bound(risks: PlainAnswers, *, delta: float, method: str = "betting", se
         delta=delta,
         method=name,
         assumptions=(
-            *shared_assumptions(risks),
+            *shared_assumptions(risks, knows_draws=method == "betting"),
             *answers.own_assumptions,
             *betting_assumptions(name, seed),
             *chosen_before(method=(method, "betting")),

@@ -224,6 +224,7 @@ class ClientChanges(ScaledAnswers):
                 f"{differs.size} clients, first {of}; evaluate them again"
             )
         old.require_no_noise("a comparison", "answers without it")
+        old.require_independent("a comparison")
         if old.responses != new.responses:
             raise ValueError("both evaluations must say the same of who answered; say it once for both")
         binary = old.binary and new.binary

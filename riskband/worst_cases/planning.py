@@ -376,6 +376,7 @@ def _beta(mean: float, spread: float) -> RiskDistribution:
 
 def pilot_distribution(pilot: ClientRisks) -> tuple[RiskDistribution, tuple[str, ...]]:
     """Beta distribution with the mean of the pilot, and the variance between its clients."""
+    pilot.require_independent("the pilot of a plan")
     pilot.require_certain_answers("a plan", "a pilot without noise, missing='worst' or contamination")
     values, size = pilot.values, pilot.num_examples
     mean, variance = float(values.mean()), float(values.var(ddof=1))

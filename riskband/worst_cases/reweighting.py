@@ -15,9 +15,9 @@ import numpy.typing as npt
 from riskband.answers.risks import ClientRisks, shared_assumptions
 from riskband.bands.band import Band, band_alone, check_band, own_delta
 from riskband.betting import (
+    CONSTANT_STAKES,
     Dual,
     betting_assumptions,
-    betting_upper_bound,
     betting_upper_means,
     check_betting,
 )
@@ -31,6 +31,7 @@ from riskband.checks import (
     check_points,
     check_single,
 )
+from riskband.drawn import dual_upper_bound, refuse_order, upper_mean
 from riskband.duals import (
     CUTS,
     UNIFORM,
@@ -144,11 +145,13 @@ def _direct_mean(
     duals_of = BUILT_IN.get(f) or custom_duals(f)
     values, names, part = np.empty(budgets.size), [], delta / budgets.size
     for place, budget in enumerate(budgets.ravel().tolist()):
-        if budget == 0.0:
-            (found,), name = betting_upper_means([risks.values], delta=part, seed=seed)
+        if budget > 0.0:
+            found, name = dual_upper_bound(risks, duals_of(risks, budget), delta=part, seed=seed)
+        elif seed is None:
+            found, name = upper_mean(risks, risks.values, delta=part), CONSTANT_STAKES
         else:
-            answers = (risks.values, risks.num_examples)
-            found, name = betting_upper_bound(duals_of(risks, budget), answers, delta=part, seed=seed)
+            refuse_order(risks, seed)
+            (found,), name = betting_upper_means([risks.values], delta=part, seed=seed)
         values[place] = found
         names.append(name)
     methods = list(dict.fromkeys(names))
@@ -160,7 +163,7 @@ def _direct_mean(
         method=" and ".join(methods),
         axes={"budget": budgets},
         assumptions=(
-            *shared_assumptions(risks, needs_binary=True),
+            *shared_assumptions(risks, needs_binary=True, knows_draws=True),
             *(excess_assumptions(risks) if f.name == "tv" else ()),
             *dict.fromkeys(line for each in methods for line in betting_assumptions(each, seed)),
             *chosen_before(shift_in=(f.title, None), budget=(in_short(budgets), None)),
