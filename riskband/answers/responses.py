@@ -107,20 +107,12 @@ class Responses:
             )
 
     @classmethod
-    def of(
-        cls, num_clients: int, who: WhoAnswered, *, design: Design | None = None, takes_any: bool = False
-    ) -> Responses:
-        """Those of so many clients; raises TypeError for a keyword that answers do not have.
-
-        Only a kind of answers that `takes_any` may be of clients that are not independent draws.
-        """
+    def of(cls, num_clients: int, who: WhoAnswered, *, design: Design | None = None) -> Responses:
+        """Those of so many clients; raises TypeError for a keyword that answers do not have."""
         if unknown := who.keys() - WhoAnswered.__annotations__.keys():
             known = ", ".join(WhoAnswered.__annotations__)
             raise TypeError(f"answers have no keyword {min(unknown)!r}; who answered is said by {known}")
-        found = cls(num_clients, **who, design=design)
-        if not takes_any:
-            found.require_independent("answers of this kind")
-        return found
+        return cls(num_clients, **who, design=design)
 
     @property
     def silent_odds(self) -> float:

@@ -129,7 +129,7 @@ class ClientRisks(Answers):
         checked = check_losses(values, is_noisy=noise is not None)
         counts = check_num_examples(num_examples, num_clients=checked.size)
         drawn = Design.of(design, num_clients=checked.size)
-        responses = Responses.of(checked.size, who, design=drawn, takes_any=True)
+        responses = Responses.of(checked.size, who, design=drawn)
         is_whole = is_count(checked, counts)
         if noise is None and binary is not False:
             checked, is_whole = rounded_counts(checked, counts, is_whole, is_sure=binary is not None)
