@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 # fmt: off
 __all__ = [
     # answers
-    "ClientRisks", "Design", "ClientChanges", "ClientScores", "HistogramLimits", "HistogramRisks", "JointRisks",
+    "ClientRisks", "ClientChanges", "ClientScores", "HistogramLimits", "HistogramRisks", "JointRisks",
     "AdversarialAnswers", "AnswerNoise", "RiskDistribution", "risk_histogram", "default_multipliers",
     "num_clients_needed",
     # bands
@@ -45,7 +45,6 @@ _NAMES = {
     "answers.histogram": "HistogramLimits HistogramRisks risk_histogram",
     "answers.joint": "JointRisks",
     "answers.noise": "AnswerNoise",
-    "answers.design": "Design",
     "answers.risks": "ClientRisks",
     "answers.scaled": "ClientChanges ClientScores",
     "bands.band": "Band band",
@@ -83,7 +82,6 @@ _MODULES = {name: module for module, names in _NAMES.items() for name in names.s
 if TYPE_CHECKING:
     __version__: str
     from riskband.answers.adversarial import AdversarialAnswers, default_multipliers
-    from riskband.answers.design import Design
     from riskband.answers.histogram import HistogramLimits, HistogramRisks, risk_histogram
     from riskband.answers.joint import JointRisks
     from riskband.answers.noise import AnswerNoise

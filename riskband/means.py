@@ -10,10 +10,9 @@ import numpy as np
 
 from riskband.answers.histogram import Histogram, PlainAnswers, clients_above
 from riskband.answers.risks import ClientRisks, shared_assumptions
-from riskband.betting import CONSTANT_STAKES, betting_assumptions, betting_upper_means
 from riskband.certificate import Certificate, recipe
 from riskband.checks import check_choice, check_delta, check_optional_seed
-from riskband.drawn import refuse_order, upper_mean
+from riskband.duals import mean_upper_limit
 from riskband.wording import chosen_before
 
 
@@ -56,15 +55,12 @@ def mean_bound(risks: PlainAnswers, *, delta: float, method: str = "betting", se
         risks.require_certain_answers(f"method={method!r}", "method='betting' or method='hoeffding'")
         if is_counted:
             raise ValueError(f"method must be 'betting' or 'hoeffding' for counts, got {method!r}; use betting")
-    name = method
+    name, assumed = method, tuple[str, ...]()
     if method == "betting":
         bounded = risks.bounded(risks.values)
-        # An order needs every answer as it was given; counts in bins are no answers.
-        has_order = risks.are_answers_certain and not is_counted
-        refuse_order(risks, seed)
-        found, name = upper_mean(risks, bounded.in_unit, delta=delta), CONSTANT_STAKES
-        if seed is not None and has_order:
-            (found,), name = betting_upper_means([bounded.in_unit], delta=delta, seed=seed)
+        # Counts in bins are no answers, and have no order.
+        order = None if is_counted else seed
+        found, name, assumed = mean_upper_limit(risks, bounded.in_unit, delta=delta, seed=order)
         value = bounded.from_unit(found)
     else:
         value = MEAN_BOUNDS[method](risks, delta)
@@ -76,7 +72,7 @@ def mean_bound(risks: PlainAnswers, *, delta: float, method: str = "betting", se
         assumptions=(
             *shared_assumptions(risks, knows_draws=method == "betting"),
             *answers.own_assumptions,
-            *betting_assumptions(name, seed),
+            *assumed,
             *chosen_before(method=(method, "betting")),
         ),
         recipe=recipe("mean_bound", {"delta": delta, "method": method, "seed": seed}, answers),

@@ -60,7 +60,7 @@ class Wanted:
     drop_missing: bool = False
     binary: bool | None = None
     is_score: bool = False  # the column holds a score that is no mean, of any range
-    stratum: str | None = None  # this column and those below: see `riskband.Design`
+    stratum: str | None = None  # this column and those below: see `riskband.answers.design`
     shares: Mapping[str, float] | str | None = None  # of the strata, or a file with them
     sampling_weight: str | None = None
     largest_weight: float | None = None
@@ -73,7 +73,7 @@ class Wanted:
 
     @property
     def of_design(self) -> dict[str, str]:
-        """The columns that say how the clients were drawn, by the name that `riskband.Design` has for them."""
+        """The columns that say how the clients were drawn, by the name that a design has for them."""
         named = {"strata": self.stratum, "weights": self.sampling_weight, "clusters": self.cluster}
         return {name: column for name, column in named.items() if column is not None}
 

@@ -83,8 +83,9 @@ class ClientRisks(Answers):
         What the clients are called, each one differently. Certificates hold the names beside the losses.
     groups : sequence of str or None, shape (num_clients,), optional
         The group of each client, for `group_bands`. Certificates hold it, too.
-    design : Design or mapping, optional
-        Strata, sampling weights or clusters of the clients, where they are not independent draws from the network.
+    design : mapping, optional
+        Strata, sampling weights or clusters of the clients, where they are not independent draws from the network, such
+        as ``{"strata": regions, "shares": {"north": 0.4, "south": 0.6}}``; see `riskband.answers.design.Design`.
         Means, shares, quantiles, CVaR and worst means are bounded then, each with a delta of its own; all else refuses.
     num_missing, missing, contamination, answered_by : int, str, int, str
         Who answered, see `responses`. The contamination counts wrong values and numbers of examples; a check of

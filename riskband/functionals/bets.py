@@ -22,14 +22,12 @@ from riskband.bands.local_steps import KNOWN_SIZES, RANDOM_SIZES, assumed_of_siz
 from riskband.betting import (
     CONSTANT_STAKES,
     ORDER_IS_UNINFORMATIVE,
-    betting_assumptions,
     client_orders,
     come_sorted,
     constant_stakes_upper_mean,
 )
 from riskband.checks import FloatArray, IntArray
-from riskband.drawn import dual_upper_bound, upper_mean
-from riskband.duals import excess_assumptions, tail_duals
+from riskband.duals import dual_upper_limit, excess_assumptions, tail_duals, upper_mean
 from riskband.functionals.pairs import Pairs
 from riskband.functionals.ratios import (
     Ratio,
@@ -257,8 +255,8 @@ def example_mean(risks: ClientRisks, delta: float, most: int) -> DirectBounds:
 
 def cvar(risks: ClientRisks, delta: float, level: float) -> DirectBounds:
     """Mean risk of the clients beyond the quantile at a level, from above (math §2.9)."""
-    upper, name = dual_upper_bound(risks, tail_duals(risks, level), delta=delta, seed=None)
-    return DirectBounds(None, upper, name, (*excess_assumptions(risks), *betting_assumptions(name, None)))
+    upper, name, assumed = dual_upper_limit(risks, tail_duals(risks, level), delta=delta, seed=None)
+    return DirectBounds(None, upper, name, (*excess_assumptions(risks), *assumed))
 
 
 def share(risks: ClientRisks, delta: float, threshold: float) -> DirectBounds:

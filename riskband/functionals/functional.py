@@ -87,7 +87,7 @@ class Functional:
     counts_examples : bool
         Whether each client counts with its number of examples: then only answers say it.
     knows_draws : bool
-        Whether `of_answers` knows clients that are no independent draws; see `riskband.drawn`.
+        Whether `of_answers` knows clients that are no independent draws; see `riskband.duals`.
     of_distribution : callable or None
         Its value for a `RiskDistribution`, if known.
     range : tuple of float

@@ -20,7 +20,7 @@ from riskband.bands.band import Band, band_alone, check_band, own_delta, subject
 from riskband.bands.band import band as band_of
 from riskband.bands.local_steps import OBSERVED_SIZES, assumed_of_sizes
 from riskband.bands.methods import default_method
-from riskband.betting import CONSTANT_STAKES, betting_assumptions
+from riskband.betting import CONSTANT_STAKES
 from riskband.certificate import Certificate, recipe
 from riskband.checks import (
     FloatArray,
@@ -30,8 +30,7 @@ from riskband.checks import (
     check_points,
     check_single,
 )
-from riskband.drawn import dual_upper_bound, upper_quantile
-from riskband.duals import excess_assumptions, tail_duals
+from riskband.duals import dual_upper_limit, excess_assumptions, tail_duals, upper_quantile
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution
 from riskband.functionals.functional import Interval, certificate_of_band, resolve_weight
 from riskband.functionals.stepwise import (
@@ -119,7 +118,7 @@ def cvar(
 def _direct_cvar(risks: ClientRisks, level: float, quantity: str, *, delta: float, seed: int | None) -> Certificate:
     risks.require_certain_answers("method='betting'", "method='band'")
     risks = risks.in_order_of_names() if seed is None else risks
-    value, name = dual_upper_bound(risks, tail_duals(risks, level), delta=delta, seed=seed)
+    value, name, assumed = dual_upper_limit(risks, tail_duals(risks, level), delta=delta, seed=seed)
     return Certificate(
         quantity=quantity,
         value=value,
@@ -128,7 +127,7 @@ def _direct_cvar(risks: ClientRisks, level: float, quantity: str, *, delta: floa
         assumptions=(
             *shared_assumptions(risks, needs_binary=True, knows_draws=True),
             *excess_assumptions(risks),
-            *betting_assumptions(name, seed),
+            *assumed,
             *chosen_before(level=(level, None)),
         ),
         recipe=recipe("cvar", {"level": level, "delta": delta, "method": "betting", "seed": seed}, risks),

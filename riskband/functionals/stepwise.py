@@ -19,7 +19,7 @@ from scipy.special import bdtr, betaincc, betaincinv, expit, ndtri
 from riskband.answers.counts import BoolArray
 from riskband.answers.risks import ClientRisks, clopper_pearson
 from riskband.checks import FloatArray, IntArray
-from riskband.drawn import upper_mean, upper_quantile
+from riskband.duals import upper_mean, upper_quantile
 
 USUAL_NUM_EXAMPLES = 100
 MIN_ETA, MAX_ETA = 1e-9, 0.5

@@ -15,10 +15,7 @@ import numpy.typing as npt
 from riskband.answers.risks import ClientRisks, shared_assumptions
 from riskband.bands.band import Band, band_alone, check_band, own_delta
 from riskband.betting import (
-    CONSTANT_STAKES,
     Dual,
-    betting_assumptions,
-    betting_upper_means,
     check_betting,
 )
 from riskband.certificate import CERTIFICATE, REFUTED, Certificate, recipe
@@ -31,13 +28,14 @@ from riskband.checks import (
     check_points,
     check_single,
 )
-from riskband.drawn import dual_upper_bound, refuse_order, upper_mean
 from riskband.duals import (
     CUTS,
     UNIFORM,
+    dual_upper_limit,
     excess_assumptions,
     excess_duals,
     exponential_duals,
+    mean_upper_limit,
     pole_duals,
     square_duals,
 )
@@ -143,18 +141,13 @@ def _direct_mean(
     risks.require_certain_answers("method='betting'", "a band, rb.band(answers, delta=...)")
     risks = risks.in_order_of_names() if seed is None else risks
     duals_of = BUILT_IN.get(f) or custom_duals(f)
-    values, names, part = np.empty(budgets.size), [], delta / budgets.size
-    for place, budget in enumerate(budgets.ravel().tolist()):
-        if budget > 0.0:
-            found, name = dual_upper_bound(risks, duals_of(risks, budget), delta=part, seed=seed)
-        elif seed is None:
-            found, name = upper_mean(risks, risks.values, delta=part), CONSTANT_STAKES
+    part, found = delta / budgets.size, []
+    for budget in budgets.ravel().tolist():
+        if budget == 0.0:
+            found.append(mean_upper_limit(risks, risks.values, delta=part, seed=seed))
         else:
-            refuse_order(risks, seed)
-            (found,), name = betting_upper_means([risks.values], delta=part, seed=seed)
-        values[place] = found
-        names.append(name)
-    methods = list(dict.fromkeys(names))
+            found.append(dual_upper_limit(risks, duals_of(risks, budget), delta=part, seed=seed))
+    values, methods = np.array([each.value for each in found]), dict.fromkeys(each.method for each in found)
     arguments = {"divergence": f.name, "budget": budgets, "method": "betting", "delta": delta, "seed": seed}
     return Certificate(
         quantity=_worst_mean(f, budgets),
@@ -165,7 +158,7 @@ def _direct_mean(
         assumptions=(
             *shared_assumptions(risks, needs_binary=True, knows_draws=True),
             *(excess_assumptions(risks) if f.name == "tv" else ()),
-            *dict.fromkeys(line for each in methods for line in betting_assumptions(each, seed)),
+            *dict.fromkeys(line for each in found for line in each.assumptions),
             *chosen_before(shift_in=(f.title, None), budget=(in_short(budgets), None)),
             within(f),
         ),

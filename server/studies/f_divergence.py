@@ -11,6 +11,7 @@ from pydantic import Field
 from rich.table import Table
 
 from riskband import DIVERGENCES
+from riskband.answers.responses import MISSING
 from riskband.plots.bands import band_figure
 from server.sections import Names, Numbers, Rule, Section, is_distinct, one_of, rule
 from server.studies.study import Evaluation, Study, UnderTest, loss_query
@@ -59,6 +60,11 @@ class FDivergenceStudy(Study):
         "privacy": lambda noise, known: Study.rules["privacy"](noise, known) and not (noise and known.get("target")),
     }
     figure_stem = "band"
+
+    def figure_names(self, config: RunConfig) -> list[str]:
+        """Return those of the band, which there is none of where clients are no independent draws."""
+        is_plain = not config.asking.design and config.asking.missing in MISSING
+        return super().figure_names(config) if is_plain else []
 
     def prepare(self, config: RunConfig, grid: Grid | None) -> UnderTest:
         """Return what is put before the clients; a target network that cannot be is refused before."""

@@ -64,7 +64,7 @@ def strata(name, num_first, num_second, share, *, is_known=True):
     for i in range(num_first + 1):
         for j in range(num_second + 1):
             kinds = np.concatenate([np.arange(num_first) < i, np.arange(num_second) < j])
-            design = rb.Design(strata=labels, shares={"a": share, "b": 1 - share}) if is_known else None
+            design = {"strata": labels, "shares": {"a": share, "b": 1 - share}} if is_known else None
             answers = rb.ClientRisks(np.where(kinds, HIGH, LOW), EXAMPLES, False, design=design)
             found[i, j] = limit(answers)
     first = binom.pmf(np.arange(num_first + 1)[:, None], num_first, SHARES)
@@ -98,7 +98,7 @@ def test_sampling_weights(name):
                     risks_of(
                         size - bad,
                         bad,
-                        design=rb.Design(weights=[low] * (size - bad) + [high] * bad, largest_weight=most),
+                        design={"weights": [low] * (size - bad) + [high] * bad, "largest_weight": most},
                     )
                 )
                 for bad in range(size + 1)
@@ -124,7 +124,7 @@ def chains(name, num_chains, size, *, is_known):
         sizes = [size + chain % 2 for chain in range(num_chains)]
         kinds = np.repeat(np.arange(num_chains) < bad, sizes)
         clusters = np.repeat([f"chain {chain}" for chain in range(num_chains)], sizes)
-        design = rb.Design(clusters=clusters) if is_known else None
+        design = {"clusters": clusters} if is_known else None
         found.append(limit(rb.ClientRisks(np.where(kinds, HIGH, LOW), EXAMPLES, False, design=design)))
     chances = binom.pmf(np.arange(num_chains + 1)[:, None], num_chains, SHARES)
     return float(np.max(np.sum((np.array(found)[:, None] < truth(SHARES) - 1e-9) * chances, axis=0)))
