@@ -74,8 +74,8 @@ class Design(Shown):
         if self.clusters is not None and self.num_units < 2:
             raise ValueError("there must be at least two clusters, got one; nothing is known of how they differ")
         if self.clusters is not None and self.strata is not None:
-            pairs = dict(zip(self.clusters, self.strata, strict=True))
-            if split := [name for name, each in zip(self.clusters, self.strata, strict=True) if pairs[name] != each]:
+            pairs = sorted(set(zip(self.clusters, self.strata, strict=False)))
+            if split := [name for name, stratum in pairs if dict(pairs)[name] != stratum]:
                 raise ValueError(f"a cluster must be in one stratum, got {split[0]!r} in several; split the cluster")
 
     @classmethod
@@ -84,13 +84,11 @@ class Design(Shown):
         if given is None:
             return None
         found = given if isinstance(given, Design) else cls(**given)
-        if len(found) != num_clients:
-            raise ValueError(f"the design must have one entry for each of {num_clients} clients, got {len(found)}")
+        lengths = {len(each) for each in (found.strata, found.weights, found.clusters) if each is not None}  # type: ignore[arg-type]
+        if lengths != {num_clients}:
+            got = " and ".join(map(str, sorted(lengths)))
+            raise ValueError(f"a design must have one entry for each of {num_clients} clients, got {got}; add or drop")
         return found
-
-    def __len__(self) -> int:
-        """Number of clients."""
-        return len(self._unit_of)
 
     @property
     def kind(self) -> str:

@@ -219,6 +219,7 @@ def test_what_is_said_of_a_design_and_more_clients_like_these():
         ({"design": {"strata": STRATA, "shares": SHARES | {"south": 0.5, "west": 0.1}}}, "got none of west"),
         ({"design": {"strata": [*STRATA[1:], None], "shares": SHARES}}, "strata must name one for every client"),
         ({"design": {"strata": STRATA[1:], "shares": SHARES}}, "for each of 60 clients, got 59"),
+        ({"design": {**DESIGNS["strata"], "clusters": NAMES[1:]}}, "for each of 60 clients, got 59 and 60"),
         ({"design": {"weights": np.arange(SIZE), "largest_weight": 99}}, "above 0 and at most largest_weight, 99"),
         ({"design": {"weights": np.full(SIZE, 3.0), "largest_weight": 2}}, "got 3 to 3"),
         ({"design": {"weights": np.ones(SIZE), "largest_weight": np.inf}}, "largest_weight, inf"),
