@@ -25,7 +25,7 @@ import riskband as rb
 from benchmarks.ground_truth import BetaRisks
 from benchmarks.repaired import print_rows
 from protocol.models import build_model
-from riskband.betting import adaptive_bets, log_growth
+from riskband.betting import LARGEST_SHARE_OF_TAILS, adaptive_bets
 from riskband.checks import FloatArray
 from riskband.models.evaluation import example_losses, mean_loss
 from riskband.wording import CHOSEN_BEFORE
@@ -122,13 +122,24 @@ def seeds_experiment(num_networks: int, *, seed: int = 0, num_seeds: int = 1000)
     orders = [np.random.default_rng(each).permutation(num_clients) for each in range(num_seeds)]
     for number in range(num_networks):
         _, values = law.draw(np.random.default_rng(seed + number), num_clients=num_clients, num_examples=NUM_EXAMPLES)
-        capitals = [log_growth(law.mean_risk(), seen, adaptive_bets(seen, DELTA)) for seen in values[orders]]
-        largest = [float(np.cumsum(each).max()) for each in capitals]
-        risks, best = rb.ClientRisks(values, NUM_EXAMPLES), int(np.argmax(largest))
+        lacking = _least_lacking(np.array(values[orders]), law.mean_risk())
+        risks, best = rb.ClientRisks(values, NUM_EXAMPLES), int(np.argmin(lacking))
         shopped = rb.mean_bound(risks, delta=DELTA, seed=best)
         is_false = rb.mean_bound(risks, delta=DELTA).value < law.mean_risk()
         found.append((shopped.value < law.mean_risk(), is_false, _chosen(shopped)))
     return _shopping(found)
+
+
+def _least_lacking(played: FloatArray, mean: float) -> FloatArray:
+    """What bets in each order, shape (num_orders, num_clients), lack at least to refute a mean, on the log scale."""
+    num_clients, target, bets = played.shape[1], np.log(1.0 / DELTA), adaptive_bets(played, DELTA)
+    lacking = least = np.full(len(played), target)
+    for seen in range(num_clients):
+        aimed = bets[:, seen] * np.sqrt(lacking / target * num_clients / (num_clients - seen))
+        stakes = np.minimum(aimed, LARGEST_SHARE_OF_TAILS / (1.0 - mean))
+        lacking = np.maximum(lacking - np.log1p(stakes * (mean - played[:, seen])), 0.0)
+        least = np.minimum(least, lacking)
+    return least
 
 
 def _shopping(found: list[tuple[bool, bool, str]]) -> ShoppingExperiment:

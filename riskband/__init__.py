@@ -34,6 +34,8 @@ __all__ = [
     "Objective", "select",
     # two models, and requirements
     "compare", "require", "plan",
+    # over time
+    "Sequence", "monitor",
     # certificates
     "Certificate", "verify", "report_page",
 ]
@@ -64,6 +66,7 @@ _NAMES = {
     "groups.group_bands": "group_bands",
     "means": "mean_bound",
     "report.compared": "compare",
+    "report.monitored": "monitor",
     "report.page": "report_page",
     "selection": "Objective select",
     "tuning": "OptimisedLevels",
@@ -75,6 +78,7 @@ _NAMES = {
     "worst_cases.requirements": "require",
     "worst_cases.reweighting": "breakdown worst_case_cdf worst_case_mean",
     "worst_cases.scaled": "change_bound score_bound",
+    "worst_cases.sequences": "Sequence",
     "worst_cases.wasserstein": "wasserstein_breakdown wasserstein_cdf wasserstein_mean wasserstein_published",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
@@ -115,6 +119,7 @@ if TYPE_CHECKING:
     from riskband.groups.group_bands import group_bands
     from riskband.means import mean_bound
     from riskband.report.compared import compare
+    from riskband.report.monitored import monitor
     from riskband.report.page import report_page
     from riskband.selection import Objective, select
     from riskband.tuning import OptimisedLevels
@@ -126,6 +131,7 @@ if TYPE_CHECKING:
     from riskband.worst_cases.requirements import require
     from riskband.worst_cases.reweighting import breakdown, worst_case_cdf, worst_case_mean
     from riskband.worst_cases.scaled import change_bound, score_bound
+    from riskband.worst_cases.sequences import Sequence
     from riskband.worst_cases.wasserstein import (
         wasserstein_breakdown,
         wasserstein_cdf,

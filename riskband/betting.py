@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from math import log1p, sqrt
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import gammaln
+from scipy.special import betaln, gammaln
 
 from riskband.checks import FloatArray, IntArray
 from riskband.search import bisect_number, root_from_above
@@ -39,11 +40,15 @@ _MOST_PLAYED, _LEAST_ORDERS = 400_000, 5  # the same on duals: more clients take
 # Independent clients come sorted, or in ranks so far from random, in less than one of a million networks.
 _MANY_ARRANGEMENTS, _FAR_FROM_RANDOM = 2e6, 5.0  # the second in standard deviations
 LARGEST_SHARE = 0.9  # of the capital that one client may cost: more is sharper, but one bad client ruins it
-LARGEST_SHARE_OF_TAILS = 0.99  # the same where the outcomes are mostly small, or where several stakes share the capital
+LARGEST_SHARE_OF_TAILS = 0.99  # the same where outcomes are mostly small, stakes share the capital, or bets aim anew
 _ALWAYS_CHOSEN, _CHOSEN_AGAIN = 200, 1.01  # clients; beyond, the ratio of their numbers at which a dual is chosen
 _WEIGHT_OF_START = 0.3  # in clients
+_KEPT_ALONE = 0.1  # of each of two gamblers: less gains next to nothing, and one alone would need far more capital
 _MANY, _NUM_STEPS = 20_000, 36  # clients for whom a limit is not found by so many halvings, but in fewer tries
 _MOST_AT_ONCE = 1_000_000  # numbers of one kind in the memory beyond what is kept
+_USUAL_MEAN = 0.25  # of losses: where it is theirs, stakes on the mean of others are the sharpest
+# An integral whose logarithm is concave, to eight digits: up to 12 standard deviations around the largest term.
+_NUM_NEWTON, _STEP_OF_TIME, _NUM_TIMES = 3, 1.0 / 3.0, 36
 _TIE = 1e-12  # what promises no more than so much more than another dual, by rounding perhaps, is not chosen for it
 _MOST_COUNTED = 2e7  # numbers of equal answers in memory
 
@@ -92,6 +97,7 @@ def betting_upper_bound(
     *,
     delta: float,
     seed: int | None,
+    beside: Callable[[float], float] | None = None,
 ) -> tuple[float, str]:
     """Upper confidence limit for a number in [0, 1] that each dual bounds, and the name of the method.
 
@@ -103,7 +109,7 @@ def betting_upper_bound(
     The duals are fixed before any answer was seen. `answers`, of shape (num_clients,) each, are what the outcomes are
     functions of, measured risks first. `seed` is that of the one order in which clients are seen; None: the final
     capitals in many fixed orders are averaged. Where the clients come sorted, constant stakes on every dual share the
-    capital.
+    capital. `beside` is what an independent gambler makes of the same doubt, see `with_another`.
     """
     size = answers[0].size
     guess = min(float(dual.bound(np.array(np.mean(dual.outcomes)))) for dual in duals)
@@ -111,7 +117,8 @@ def betting_upper_bound(
         num_orders = min(_num_orders(size), max(_MOST_PLAYED // size, _LEAST_ORDERS))
         found = client_orders(np.asarray(answers[0], dtype=np.float64), num_orders=num_orders)
         if found is None:
-            return constant_stakes_upper_bound(duals, delta=delta, guess=guess), SORTED_CLIENTS
+            found_alone = constant_stakes_upper_bound(duals, delta=delta, guess=guess, beside=beside)
+            return found_alone, SORTED_CLIENTS
         orders = found
     else:
         orders = np.random.default_rng(seed).permutation(size)[None]
@@ -125,12 +132,18 @@ def betting_upper_bound(
             return float(np.cumsum(next(growths)[0]).max() - np.log(1.0 / delta))
         return log_average_excess(np.concatenate([growth.sum(axis=1) for growth in growths]), delta)
 
-    value = _first_rejected(log_excess, size, guess=guess)
+    value = _first_rejected(with_another(log_excess, beside, delta), size, guess=guess)
     return value, AVERAGED_BETS if seed is None else "betting"
 
 
 def constant_stakes_upper_bound(
-    duals: Sequence[Dual], *, delta: float, guess: float = 0.5, weights: FloatArray | float = 1.0, spread: float = 1.0
+    duals: Sequence[Dual],
+    *,
+    delta: float,
+    guess: float = 0.5,
+    beside: Callable[[float], float] | None = None,
+    weights: FloatArray | float = 1.0,
+    spread: float = 1.0,
 ) -> float:
     """The same with equal parts of the capital on every dual, for clients in any order.
 
@@ -147,7 +160,7 @@ def constant_stakes_upper_bound(
         ]
         return log_average_excess(np.array(earned), delta)
 
-    return _first_rejected(log_excess, size, guess=guess)
+    return _first_rejected(with_another(log_excess, beside, delta), size, guess=guess)
 
 
 class _Kinds(NamedTuple):
@@ -291,18 +304,72 @@ def constant_stakes_upper_mean(
     > 1 the limit is for the mean of any law whose density to that of the values varies by at most this factor: math
     §7.6. For a share, of values 0 and 1, there is one stake for each candidate: that of a coin.
     """
+    doubt = doubt_of_mean(values, delta=delta, weights=weights, spread=spread, odds=odds, is_share=is_share)
+    guess = float(np.average(values, weights=np.broadcast_to(weights, values.shape)))
+    return _first_rejected(lambda mean: doubt(mean) + float(np.log(delta)), values.size, guess=guess)
+
+
+def doubt_of_mean(
+    values: FloatArray,
+    *,
+    delta: float,
+    weights: FloatArray | float = 1.0,
+    spread: float = 1.0,
+    odds: float = 1.0,
+    is_share: bool = False,
+) -> Callable[[float], float]:
+    """Return, by the mean, the logarithm of the capital that `constant_stakes_upper_mean` compares with 1/delta."""
     deviations, scale = np.ones(1) if is_share else _DEVIATIONS, float(np.sqrt(odds))
     stakes_of_one = sharpest_stakes(values.size, delta, deviations) / spread
 
-    def log_excess(candidate: float) -> float:
-        stakes = stakes_of_one / np.sqrt(max(candidate * (1.0 - candidate), 1e-12)) if is_share else stakes_of_one
-        gains = weights * (candidate - values) / scale
+    def log_earned(mean: float) -> float:
+        stakes = stakes_of_one / np.sqrt(max(mean * (1.0 - mean), 1e-12)) if is_share else stakes_of_one
+        gains = weights * (mean - values) / scale
         gains = np.where(gains < 0.0, odds * gains, gains)
-        earned = log_capital(gains, stakes, num_bets=values.size, largest_loss=scale * (1.0 - candidate))
-        return earned + float(np.log(delta))
+        return log_capital(gains, stakes, num_bets=values.size, largest_loss=scale * (1.0 - mean))
 
-    guess = float(np.average(values, weights=np.broadcast_to(weights, values.shape)))
-    return _first_rejected(log_excess, values.size, guess=guess)
+    return log_earned
+
+
+def others_upper_mean(values: FloatArray, *, num_others: int, delta: float) -> float:
+    """Upper confidence limit for the mean of so many others, where any set of clients was as likely the one seen.
+
+    `values`, in [0, 1], are what those seen measured, and the limit is for what the others would, or for their true
+    risks. Exact, the same for every order of the values, and it grows with each. Source: math §3.9.
+    """
+    kinds, counts = np.unique(values, return_counts=True)
+    left = num_others / (values.size + num_others)
+    # The sharpest ones where the others differ as much as those seen; (c - x) / (c - mean) has stake 1 / (c - mean).
+    stakes = sharpest_stakes(values.size, delta) * (1.0 - left) / (-np.log(left) * np.sqrt(left))
+    # The mean depends on who was seen, so that unlike stakes on the mean of all, c must not depend on the candidate.
+    tops = np.maximum(1.0 / stakes + _USUAL_MEAN, 1.0 / LARGEST_SHARE_OF_TAILS).tolist()
+
+    def log_excess(candidate: float) -> float:
+        ratios = [log_ratio_of_drawing((c - kinds) / (c - candidate), counts, num_others) for c in tops]
+        return log_average_excess(np.array(ratios), delta)
+
+    return _first_rejected(log_excess, values.size, guess=float(values.mean()))
+
+
+def log_ratio_of_drawing(rates: FloatArray, counts: IntArray, num_others: int) -> float:
+    """Logarithm of how much likelier it is that clients are drawn before all others at their rates than at random.
+
+    `counts` says how many clients have each rate, above 0; the others have rate 1 in the mean. The integral, over the
+    logarithm of the time at which the first of the others is drawn, is a sum around its largest term; what is left out
+    would make it larger.
+    """
+    num_seen = int(counts.sum())
+    mean = float(rates @ counts) / num_seen
+    time = np.log1p(num_seen * mean / num_others) / mean  # before the largest term: Newton's steps do not overshoot it
+    for _ in range(_NUM_NEWTON):
+        passed = rates * time
+        rises = -passed * np.exp(-passed) / np.expm1(-passed)
+        curvature = num_others * time - counts @ (rises * (1.0 - passed - rises))
+        time *= 1.0 + (1.0 - num_others * time + counts @ rises) / curvature
+    step = _STEP_OF_TIME / np.sqrt(curvature)
+    times = time * np.exp(step * np.arange(-_NUM_TIMES, _NUM_TIMES + 1))
+    terms = np.log(times) - num_others * times + np.log(-np.expm1(-np.outer(times, rates))) @ counts
+    return float(np.logaddexp.reduce(terms) + np.log(step) - betaln(num_others, num_seen + 1.0))
 
 
 def sharpest_stakes(num_bets: int, delta: float, deviations: FloatArray = _DEVIATIONS) -> FloatArray:
@@ -338,6 +405,27 @@ def _in_blocks(orders: IntArray) -> Iterator[IntArray]:
 def log_average_excess(log_capitals: FloatArray, delta: float) -> float:
     """By how much the logarithm of the average of final capitals exceeds that of 1/delta: what it rejects is >= 0."""
     return float(np.logaddexp.reduce(log_capitals) - np.log(log_capitals.size / delta))
+
+
+def with_another(
+    log_excess: Callable[[float], float], beside: Callable[[float], float] | None, delta: float
+) -> Callable[[float], float]:
+    """By how much a gambler and an independent one together exceed 1/delta, by the number that they doubt.
+
+    The first alone exceeds it by `log_excess`, and `beside` is the logarithm of the other's capital. Where the number
+    is right both have mean at most 1, and so has their product, which is worth most where both are right to doubt. A
+    part of the capital is kept for each alone: never is the limit above that of either with this share of delta.
+    Source: math §3.6.
+    """
+    if beside is None:
+        return log_excess
+
+    def together(value: float) -> float:
+        first, other = log_excess(value), beside(value)
+        both, alone = np.log(1.0 - 2.0 * _KEPT_ALONE), np.log(_KEPT_ALONE)
+        return float(np.logaddexp.reduce([both + first + other, alone + first, alone + other + np.log(delta)]))
+
+    return together
 
 
 def _first_rejected(log_excess: Callable[[float], float], num_clients: int, *, guess: float) -> float:
@@ -391,17 +479,42 @@ def come_sorted(values: FloatArray) -> bool:
 def betting_upper_mean(values: FloatArray, *, delta: float) -> float:
     """Upper confidence limit for the mean of independent values in [0, 1], by betting.
 
-    A gambler who doubts the mean `m` bets on `values < m`; if `m` is the mean, the capital is a nonnegative
-    martingale and reaches 1/delta with probability at most delta. Every factor grows with `m`, so the means that are
-    not rejected end at one point, found by bisection; the rejected end of the bracket is returned. The order of the
-    values must not depend on them. Source: [WSR] §4, predictable plug-in bets for a fixed sample size.
+    A gambler who doubts the mean `m` bets on `values < m`, and aims anew at every value. If `m` is the mean, the
+    capital is a nonnegative martingale and reaches 1/delta with probability at most delta. The means at which it does
+    begin at one point, found by halving; the rejected end of the bracket is returned. The order of the values must not
+    depend on them. Source: math §2.6.
     """
     bets = adaptive_bets(values, delta)
 
     def survives(candidate: float) -> bool:
-        return bool(np.cumsum(log_growth(candidate, values, bets)).max() < np.log(1.0 / delta))
+        return not reaches_target(np.full(values.size, candidate), values, bets, delta=delta)
 
-    return bisect_number(survives, low=0.0, high=1.0).upper
+    return bisect_number(survives, low=0.0, high=1.0, num_steps=_NUM_STEPS).upper
+
+
+def reaches_target(
+    means: FloatArray,
+    outcomes: FloatArray,
+    bets: FloatArray,
+    *,
+    delta: float,
+    largest_share: float = LARGEST_SHARE_OF_TAILS,
+) -> bool:
+    """Whether the capital gets from 1 to 1/delta, shape (num_clients,) each, if the gambler aims anew at every client.
+
+    `bets` are those of a gambler who has won nothing yet and has all clients before it. They are raised or cut to what
+    is still lacking and to the clients that are left; at 1/delta it stops. Whatever is reached is reached with larger
+    means, too. Source: math §2.6, [VO].
+    """
+    size, target = outcomes.size, float(np.log(1.0 / delta))
+    largest, lacking = largest_share / np.maximum(1.0 - means, 1e-300), target
+    clients = zip(means.tolist(), outcomes.tolist(), bets.tolist(), largest.tolist(), range(size, 0, -1), strict=True)
+    for mean, outcome, bet, most, num_left in clients:
+        stake = min(bet * sqrt(lacking / target * size / num_left), most)
+        lacking -= log1p(stake * (mean - outcome))
+        if lacking <= 0.0:
+            return True
+    return False
 
 
 def adaptive_bets(values: FloatArray, delta: float) -> FloatArray:

@@ -37,6 +37,7 @@ _KINDS = {  # what is bounded, by the function in the recipe; of a measure it is
     "worst_case_mean": "worst_mean",
     "worst_case_cdf": "worst_share",
     "next_clients": "next",
+    "divergence_lower_bound": "divergence",
     "wasserstein_mean": "transport_mean",
     "wasserstein_published": "transport_mean",
     "wasserstein_cdf": "transport_share",
@@ -86,7 +87,8 @@ class Certificate(Drawn):
     quantity : str
         What is bounded, as the subject of a sentence.
     value : float or ndarray
-        The upper bound; an array over `axes`, in their order, if there are any.
+        The upper bound; an array over `axes`, in their order, if there are any. `inf` if nothing bounds the number
+        from above, and then `lower` is the bound.
     axes : mapping of str to ndarray
         Names and points of the axes of `value`, each of shape (num_points,); those of a single number are left out. The
         bound holds for all points at once.
@@ -146,8 +148,8 @@ class Certificate(Drawn):
         for bound in (self.value,) if self.lower is None else (self.lower, self.value):
             if np.shape(bound) != shape:
                 raise ValueError(f"bounds must have the shape of the axes, {shape}, got {np.shape(bound)}")
-            if not np.all(np.isfinite(bound)):
-                raise ValueError("the value of a certificate must be finite")
+            if not (np.all(np.isfinite(bound)) or (self.is_open and self.lower not in (None, bound))):
+                raise ValueError("the value of a certificate must be finite, but where only a lower bound is certified")
         if self.lower is not None and np.any(np.greater(self.lower, self.value)):
             raise ValueError("the lower bound of a certificate must not be above its value")
 
@@ -166,9 +168,11 @@ class Certificate(Drawn):
         parts = [
             each if isinstance(each, str) else exactly(each) for each in single if isinstance(each, (str, float, int))
         ]
+        function = "target_mean" if function == "worst_case_mean" and "target" in given else function
         kind = () if given.keys() & {"measure", "weight", "comparison"} else (_KINDS.get(function, function),)
-        whole = ("all",) if given.get("including_seen") else ()  # of a population, and not its next clients
-        return ":".join([*kind, *whole, *parts])
+        # Of a population all, and not its next clients; and of either only the mean.
+        of_next = [word for word, flag in (("all", "including_seen"), ("mean", "mean")) if given.get(flag)]
+        return ":".join([*kind, *of_next, *parts])
 
     @property
     def kind(self) -> str:
@@ -199,8 +203,22 @@ class Certificate(Drawn):
         return "own" if self.recipe.get("band") is None else "band"
 
     @property
+    def is_open(self) -> bool:
+        """Whether it is one number that nothing bounds from above."""
+        return not self.axes and bool(np.all(np.equal(self.value, np.inf)))
+
+    @property
+    def is_always_valid(self) -> bool:
+        """Whether it holds for all numbers of clients at once, so that more may be asked because of it."""
+        return (
+            self.recipe.get("function") == "always_valid" or (self.recipe.get("band") or {}).get("method") == "stitched"
+        )
+
+    @property
     def is_from_below(self) -> bool:
-        """Whether the upper end is only that of the range of a score, so that `lower` is the bound."""
+        """Whether the upper end is infinite, or only that of the range of a score, so that `lower` is the bound."""
+        if self.is_open:
+            return True
         answers = self.recipe.get("answers")
         top = answers.get("high") if isinstance(answers, Mapping) else None
         return (
@@ -310,7 +328,7 @@ class Certificate(Drawn):
 
     def _bound_at(self, place: tuple[int, ...]) -> str:
         digits, is_curve = self.num_digits, bool(self.axes)
-        upper = rounded_up(np.asarray(self.value)[place], digits)
+        upper = "" if self.is_open else rounded_up(np.asarray(self.value)[place], digits)
         if self.lower is None:
             return upper if is_curve else f"is at most {upper}"
         lower = rounded_down(np.asarray(self.lower)[place], digits)
@@ -342,7 +360,7 @@ class Certificate(Drawn):
             "delta": self.delta,
             "method": self.method,
             "axes": {name: np.asarray(points).tolist() for name, points in self.axes.items()},
-            "value": np.asarray(self.value).tolist(),
+            "value": None if self.is_open else np.asarray(self.value).tolist(),
             **({} if self.lower is None else {"lower": np.asarray(self.lower).tolist()}),
             "details": {name: np.asarray(values).tolist() for name, values in self.details.items()},
             "assumptions": list(self.assumptions),
@@ -384,7 +402,7 @@ class Certificate(Drawn):
         try:
             return cls(
                 quantity=data["quantity"],
-                value=_numbers("value", data["value"]),
+                value=np.inf if data["value"] is None else _numbers("value", data["value"]),
                 lower=_numbers("lower", data["lower"]) if "lower" in data else None,
                 delta=check_delta(data["delta"]),
                 method=data["method"],

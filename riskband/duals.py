@@ -301,11 +301,19 @@ def mean_upper_limit(risks: ClientRisks, outcomes: FloatArray, *, delta: float, 
     return Limit.of(found, name, seed)
 
 
-def dual_upper_limit(risks: ClientRisks, duals: Sequence[Dual], *, delta: float, seed: int | None) -> Limit:
-    """`betting_upper_bound` from answers."""
+def dual_upper_limit(
+    risks: ClientRisks,
+    duals: Sequence[Dual],
+    *,
+    delta: float,
+    seed: int | None,
+    beside: Callable[[float], float] | None = None,
+) -> Limit:
+    """`betting_upper_bound` from answers; `beside` another gambler only if the clients are independent draws."""
     _refuse_order(risks, seed)
     if risks.are_independent:
-        return Limit.of(*betting_upper_bound(duals, (risks.values, risks.num_examples), delta=delta, seed=seed), seed)
+        given = risks.values, risks.num_examples
+        return Limit.of(*betting_upper_bound(duals, given, delta=delta, seed=seed, beside=beside), seed)
     outcomes, rest = _of_units(risks, [dual.outcomes for dual in duals], delta)
     of_units = [replace(dual, outcomes=values) for dual, values in zip(duals, outcomes, strict=True)]
     weights, spread = _weights(risks)

@@ -38,8 +38,8 @@ def mean_bound(risks: PlainAnswers, *, delta: float, method: str = "betting", se
     Returns
     -------
     Certificate
-        A single number. Sources: `betting` [WSR] Waudby-Smith & Ramdas 2024, `empirical_bernstein` Maurer & Pontil
-        2009, `published` [RE] Theorem 4.1; math §2.6.
+        A single number. Sources: `betting` [WSR] Waudby-Smith & Ramdas 2024 and, with a seed, Voráček & Orabona 2025,
+        `empirical_bernstein` Maurer & Pontil 2009, `published` [RE] Theorem 4.1; math §2.6.
 
     Raises
     ------

@@ -70,6 +70,7 @@ def _numbers(name: str, certificate: Certificate) -> Iterator[tuple[str, float]]
     if certificate.axes:
         return
     key = f"riskband/{name}/{certificate.validity}"
-    yield f"{key}/upper", float(certificate.value)
+    if not certificate.is_open:
+        yield f"{key}/upper", float(certificate.value)
     if certificate.lower is not None:
         yield f"{key}/lower", float(certificate.lower)

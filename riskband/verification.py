@@ -26,6 +26,8 @@ from riskband.groups.group_bands import rebuilt_group_bands
 from riskband.means import mean_bound
 from riskband.search import smallest_size
 from riskband.selection import selection_certificate
+from riskband.worst_cases.always_valid import always_valid
+from riskband.worst_cases.divergence_bounds import divergence_lower_bound
 from riskband.worst_cases.divergences import DIVERGENCES, FDivergence
 from riskband.worst_cases.next_clients import next_clients
 from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
@@ -52,6 +54,8 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
             worst_case_mean,
             worst_case_cdf,
             next_clients,
+            divergence_lower_bound,
+            always_valid,
             change_bound,
             score_bound,
             dispersion_certificate,
@@ -79,7 +83,8 @@ _RELATIVE = 1e-9  # what is not computed is copied, but for thresholds that were
 _WEIGHTS, _OF_WEIGHTS = ("client_weights", "unseen_weight"), 1e-7
 
 
-def _answers(data: Mapping[str, Any]) -> Any:
+def answers_of(data: Mapping[str, Any]) -> Any:
+    """Return answers as a certificate's recipe stores them."""
     if "radii" in data:
         return AdversarialAnswers(**data)
     if is_scaled(data):
@@ -93,7 +98,7 @@ def _source(recipe: Recipe) -> Any:
     """What the certificate of a recipe was made of: answers, or what was built from them."""
     if recipe["function"] == "select":
         return {name: ClientRisks(**answers) for name, answers in recipe["answers"].items()}
-    answers = _answers(recipe["answers"])
+    answers = answers_of(recipe["answers"])
     if "groups" in recipe:
         return rebuilt_group_bands(answers, recipe["groups"], recipe["bands"])
     if recipe["band"] is None:
@@ -236,6 +241,8 @@ def _follow(
         for argument in arguments.keys() & {"divergence", "weight", "functional", "measure"}:
             own = divergences if argument == "divergence" else weights  # or a name that the function knows
             arguments[argument] = own.get(arguments[argument], arguments[argument])
+        if isinstance(arguments.get("target"), Mapping):  # clients of a second network
+            arguments["target"] = _source({"function": name, **arguments["target"]})
         return FUNCTIONS[name](_source(recipe), **arguments)
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError) as error:
         raise ValueError(

@@ -25,10 +25,12 @@ from server.run.folder import LEDGER_FILE, ResultFolder, RunDisplay, settled
 from server.run.ledger import Ledger, require_resumable
 from server.run.lock import lock_for_run
 from server.run.traffic import MeteredGrid
-from server.settings import RunConfig
+from server.settings import UNTIL_DECIDED, RunConfig
 from server.studies import study_of
 from server.studies.study import Evaluation
+from strategies.asking.query import QueryStrategy
 from strategies.asking.replies import QuorumError
+from strategies.until_decided import UntilDecided
 
 app = ServerApp()
 
@@ -81,7 +83,7 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
             folder.log_event("run_resumed", num_answers_in_ledger=num_earlier)
         display = RunDisplay(folder, ledger)
         settings = _settings(config, ledger, display) | {"max_open": _max_open(grid)}
-        strategy = study.strategy(config, tested, settings)
+        strategy = _asking(study.strategy(config, tested, settings), config, settings)
         result = strategy.start(metered, to_array_record(tested.arrays)).conclusion
         recorded = ledger.recorded
     folder.log_event("answers_settled", **settled(result.outcome))
@@ -124,6 +126,14 @@ def _settings(config: RunConfig, ledger: Ledger, display: RunDisplay) -> dict[st
         "delta": config.question.delta,
         "seed": config.run.seed,
     }
+
+
+def _asking(strategy: QueryStrategy, config: RunConfig, settings: dict[str, Any]) -> QueryStrategy:
+    """What asks the question of a strategy: itself, or what stops when what is required is decided."""
+    if config.asking.ask != UNTIL_DECIDED:
+        return strategy
+    batches = config.asking.model_dump(include={"batch_size", "max_clients"})
+    return UntilDecided(strategy.query, reader=strategy, **batches, **settings)
 
 
 def _max_open(grid: Grid) -> int | None:

@@ -48,6 +48,7 @@ class AnyQuestion(Question):
     rules: ClassVar[Mapping[str, Rule]] = {
         **Question.rules,
         "strategy": lambda strategy, known: not known.get("evaluator") or STUDIES[strategy].asks_losses,
+        "ask": lambda ask, known: ask == "all" or "strategy" not in known or STUDIES[known["strategy"]].can_stop,
     }
 
 

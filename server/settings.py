@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -20,7 +20,9 @@ from riskband.bands.methods import resolve_level_method
 from riskband.models.evaluation import DEVICES
 from riskband.models.losses import LOSSES, OWN
 from riskband.report.words import about
+from riskband.worst_cases.always_valid import DIRECT
 from riskband.worst_cases.requirements import Requirement, is_of_next
+from riskband.worst_cases.scaled import CHANGES
 from server.run.folder import FIGURE_SUFFIXES
 from server.sections import (
     SPLIT,
@@ -200,6 +202,11 @@ class Model(Section):
     }
 
 
+def families(required: Iterable[str]) -> set[str]:
+    """Return the names of the numbers that requirements are about, without their parameters."""
+    return {Requirement.of(each).name.partition(":")[0] for each in required}
+
+
 def _requirement(text: str) -> str:
     """Return a requirement as it is written; raises ValueError, also for what counts examples."""
     found = Requirement.of(text)
@@ -234,6 +241,28 @@ class Question(Section):
     }
 
 
+UNTIL_DECIDED = "until-decided"
+_PLAIN = {
+    "target": "",
+    "local": "marginal",
+    "missing": "ignore",
+    "answered_by": "fresh",
+    "contamination": 0,
+    "privacy": "",
+    "design": "",
+}
+
+
+def _can_be_decided(known: Mapping[str, Any]) -> bool:
+    """Return True; raises ValueError with what a sequence cannot take, or what leaves everything open."""
+    unfit = [key.replace("_", "-") for key, value in _PLAIN.items() if known.get(key, value) != value]
+    required = known.get("require", ("mean<=0.5",))
+    unfit += [] if required and families(required) <= {*DIRECT, *CHANGES} else ["require"]
+    if unfit:
+        raise ValueError(f"not with {', '.join(unfit)} as here")
+    return True
+
+
 class Asking(Section):
     """Who may answer, and how patient the server is."""
 
@@ -259,6 +288,15 @@ class Asking(Section):
         description='give "strata:north=0.4,south=0.6", "weights:LARGEST", "clusters" or "clusters,strata:…", or "" of '
         "independent clients; for f_divergence alone, with num-unseen 0, no target, privacy or contamination, and "
         "missing ignore"
+    )
+    ask: Literal["all", "until-decided"] = Field(
+        description='use "all", or "until-decided", for which something is required, of risks no other number than '
+        f"{', '.join(DIRECT)}; strategy is f_divergence without target, or comparison, local marginal, missing ignore, "
+        'answered-by fresh, contamination 0, privacy "" and design ""'
+    )
+    batch_size: Count = Field(description="so many clients are asked at once until it is decided; 1 or more")
+    max_clients: Annotated[int, rule(lambda number: number != 1)] = Field(
+        ge=0, description="of num-clients no more are asked until it is decided; 2 or more, and 0 means: all"
     )
     node_timeout: Positive = Field(description="seconds to wait for the clients to connect")
     reply_timeout: Positive = Field(description="seconds to wait for the answers of one round")
@@ -286,6 +324,8 @@ class Asking(Section):
             or not {"num_clients", "quorum"} <= known.keys()
             or number < num_needed(known["num_clients"], known["quorum"])
         ),
+        "ask": lambda ask, known: ask == "all" or _can_be_decided(known),
+        "max_clients": lambda number, known: number <= known.get("num_clients", np.inf),
     }
 
 

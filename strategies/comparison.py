@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import riskband as rb
 from protocol.questions import ComparisonAnswer
@@ -29,21 +31,31 @@ class Comparison(CertifyingStrategy):
     Raises ValueError if a setting of `QueryStrategy` is out of its range.
     """
 
-    def conclude(self, outcome: RoundOutcome[ComparisonAnswer]) -> ComparisonConclusion:
-        """Return the certificates that the valid answers give; see `QueryStrategy.conclude`."""
+    def answered(self, outcome: RoundOutcome[ComparisonAnswer]) -> rb.ClientChanges:
+        """Return the changes that the valid answers say."""
         said = ("old_risk", "new_risk", "num_examples", "num_worse")
         old, new, sizes, worse = ([getattr(answer, name) for answer in outcome.answers] for name in said)
         is_binary, who = get_loss(self.query.loss).binary, {"num_missing": len(outcome.failures), **self.who_answered}
-        changes = rb.ClientChanges(old, new, sizes, is_binary, num_worse=worse if is_binary else None, **who)
+        return rb.ClientChanges(old, new, sizes, is_binary, num_worse=worse if is_binary else None, **who)
+
+    def conclude(self, outcome: RoundOutcome[ComparisonAnswer]) -> ComparisonConclusion:
+        """Return the certificates that the valid answers give; see `QueryStrategy.conclude`."""
         # Asked for, they share the run's delta, however few clients there are.
         numbers = () if self.requirements else USUAL_CHANGES
-        found = rb.compare(changes, delta=self.delta, numbers=numbers, require=self.requirements).certificates
+        asked: dict[str, Any] = {"numbers": numbers, "require": self.requirements}
+        return self.concluded(outcome, rb.compare(self.answered(outcome), delta=self.delta, **asked).certificates)
+
+    def concluded(
+        self, outcome: RoundOutcome[ComparisonAnswer], found: Mapping[str, rb.Certificate]
+    ) -> ComparisonConclusion:
+        """Return a conclusion with these certificates by name, of what is required and what is not."""
         required = {name: found[name] for name in self.numbers_required if name in found}
         others = {name.replace(":", "_"): each for name, each in found.items() if name not in required}
+        new = [answer.new_risk for answer in outcome.answers]
         return ComparisonConclusion(
             outcome=outcome,
             risks=self.client_risks(outcome, new, loss=self.query.loss),
             certificates=others | by_file(required),
             required=required,
-            changes=changes,
+            changes=self.answered(outcome),
         )

@@ -44,7 +44,9 @@ def contradictions(
         f"{name} has {end} {entry[end]} in JSON and {stored[name].get(end)} on the page"
         for name, entry in entries.items()
         for end in ("value", "lower")
-        if name in stored and end in entry and not np.allclose(entry[end], stored[name][end], rtol=0.0, atol=1e-9)
+        if name in stored
+        and entry.get(end) is not None
+        and not np.allclose(entry[end], stored[name][end], rtol=0.0, atol=1e-9)
     ]
     problems += _shares(found, entries, delta=delta)
     problems += _wrong_verdicts(found.get("gate"), entries)
@@ -83,7 +85,7 @@ def _bounds(entries: Mapping[str, Any]) -> Numbers:
     found: Numbers = {}
     for entry in entries.values():
         made_with = entry.get("recipe", {}).get("band") or entry.get("recipe", {}).get("arguments", {})
-        if entry["validity"] == "refuted" or made_with.get("local") == "observed":
+        if entry["validity"] == "refuted" or made_with.get("local") == "observed" or entry["value"] is None:
             continue
         axes, values, name = entry["axes"], np.asarray(entry["value"]), _name(entry)
         if not axes or set(axes) == {"budget"}:

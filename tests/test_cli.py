@@ -954,6 +954,20 @@ def test_the_others_of_a_federation_and_what_it_must_be(table, losses, capsys):
         assert problem in problems
 
 
+def test_the_mean_beside_a_population_is_that_of_the_others(tmp_path, table, losses, capsys):
+    out = tmp_path / "c.json"
+    assert run(table, "--num-examples", 100, "--population", 75, "--mean", "--out", out) == 0
+    bound = rb.next_clients(rb.ClientRisks(losses, NUM_EXAMPLES), population=75, delta=0.025, mean=True).value
+    printed = capsys.readouterr().out
+    assert f"  the mean risk that 15 others of 75 clients would measure <= {rounded_up(bound)}\n" in printed
+    assert "unseen clients" not in printed
+    assert main(["verify", str(out)]) == 0
+    assert run(table, "--score", "auc", "--column", "loss", "--lower-is-better", "--population", 75, "--mean") == 0
+    assert (
+        f"the mean auc that 15 others of 75 clients would measure <= {rounded_up(bound)}\n" in capsys.readouterr().out
+    )
+
+
 def test_a_target_for_nothing_is_refused(table, capsys):
     asked = (table, "--num-examples", 100, "--divergence", "chi2", "--target", 0.5)
     assert run(*asked, "--next", 5) == 2

@@ -14,7 +14,7 @@ RNG = np.random.default_rng(0)
 LOSSES = RNG.binomial(100, RNG.beta(3, 21, size=300)) / 100
 
 
-NO_CLIENTS = ("GroupBands", "Gate", "Verdict", "Selection", "DivergenceBound")  # in their line
+NO_CLIENTS = ("GroupBands", "Gate", "Verdict", "Selection")  # in their line
 
 
 def risks(**who):
@@ -42,7 +42,6 @@ def objects():
         "JointBand": rb.joint_band(joint, delta=0.1),
         "GroupBands": rb.group_bands(answers, ["a"] * 100 + ["b"] * 200, delta=0.1),
         "Certificate": rb.worst_case_cdf(band, divergence="kl", budget=[0.1, 0.2]),
-        "DivergenceBound": rb.divergence_lower_bound(band, band, divergence="kl"),
         "Gate": rb.require(answers, ["mean<=0.2", "gini<=0.9"], delta=0.05),
         "Verdict": rb.require(answers, "mean<=0.2", delta=0.05).verdicts[0],
         "Selection": rb.select({"one": answers, "two": risks(num_missing=1)}, objective="mean", delta=0.1),
@@ -191,6 +190,19 @@ def test_bands_of_groups_are_drawn_and_tabled_as_each_band_is(made):
     assert list(lower.to_frame().columns) == ["group", "risk", "lower"]
     assert lower.statement.startswith("Estimate, not a proved bound: ")
     assert "not proved" in lower.plot().get_title()
+
+
+def test_a_number_that_nothing_bounds_from_above_is_a_sentence_without_a_figure():
+    distance = rb.divergence_lower_bound(
+        risks(), rb.ClientRisks(LOSSES[::-1] ** 2, 100, binary=False), divergence="tv", delta=0.1
+    )
+    with pytest.raises(ValueError, match="nothing bounds this number from above; read `lower`"):
+        distance.plot()
+    assert "at least 0." in distance._repr_html_()
+    assert "<svg" not in distance._repr_html_()
+    assert distance.to_frame()["lower"].tolist() == [distance.lower]
+    with pytest.raises(TypeError, match="two ends"):
+        float(distance)
 
 
 def test_more_than_two_axes_are_no_figure_but_a_table():

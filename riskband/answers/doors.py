@@ -34,6 +34,10 @@ class TableError(ValueError):
         self.problems = tuple(problems)
 
 
+class TooFewError(TableError):
+    """A table that is still growing has fewer clients than answers are made of."""
+
+
 class Door(NamedTuple):
     """What a table and its rows are called in messages, and how something is said at this door."""
 
@@ -65,6 +69,7 @@ class Wanted:
     sampling_weight: str | None = None
     largest_weight: float | None = None
     cluster: str | None = None
+    is_growing: bool = False  # rows are still added: the last line counts once it has an end
 
     @property
     def column(self) -> str:
@@ -151,6 +156,8 @@ def read_columns(frame: Any, wanted: Wanted, door: Door, *, is_noisy: bool, cont
         raise TableError(problems)
     warn_of_empty([known[row] or door.place(row) for row in empty], stacklevel=4)
     values, sizes = values[is_kept], sizes[is_kept].astype(np.int64)
+    if wanted.is_growing and values.size < 2:
+        raise TooFewError([f"{door.table or 'the table'} must have two clients or more, got {values.size} so far"])
     if wanted.accuracy is not None and not wanted.is_score:
         values, places = _shares(values) if wanted.percent else values, list(map(door.place, rows))
         problem = share_problem(values, sizes, contamination=contamination, places=places, word=door.binary)

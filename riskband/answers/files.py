@@ -70,9 +70,13 @@ def read_scores(
 def _opened(path: str, wanted: Wanted, framework: str | None) -> tuple[Table, Wanted, Door]:
     if isinstance(wanted.shares, str) and wanted.stratum is not None:
         wanted = replace(wanted, shares=_read_shares(wanted.shares, wanted.stratum))
-    if framework is None:
-        numbers = (wanted.column, wanted.num_examples, wanted.sampling_weight)
-        table = read_table(path, [each for each in numbers if isinstance(each, str)])
+    named = (wanted.column, wanted.num_examples, wanted.sampling_weight)
+    numbers = [each for each in named if isinstance(each, str)]
+    if framework is None and path.endswith(".jsonl"):
+        table = ledger_table(Path(path))
+        wanted = Wanted("num_examples", loss="loss", client=table.client, is_growing=wanted.is_growing)
+    elif framework is None:
+        table = read_table(path, numbers, is_growing=wanted.is_growing)
     else:
         if wanted.client is not None:
             raise TableError([f"--client is for tables, got {wanted.client!r} with --from, which knows the names"])
@@ -106,6 +110,20 @@ def number_or_column(text: str) -> float | str:
         return float_of(text)
     except ValueError:
         return text
+
+
+def ledger_table(path: Path) -> Table:
+    """Ledger of a run of the App: a header, then one answer a line, of which the last may still be being written."""
+    try:
+        header, *answers = (dict(json.loads(line)) for line in path.read_bytes().split(b"\n")[:-1])
+        is_plain = str(header["schema"]).startswith("riskband.ledger/") and not header["config"].get("privacy")
+        columns = {_NAMES: "client_id", "loss": "risk", "num_examples": "num_examples"}
+        frame = {name: np.array([each[key] for each in answers]) for name, key in columns.items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise TableError([f"{path} must be the ledger of a run that asks for losses, got {error!r}"]) from error
+    if not is_plain:
+        raise TableError([f"{path} must be a ledger of losses without noise; make a band of its run's answers"])
+    return Table(frame, lambda row: f"line {row + 2}", client=_NAMES)
 
 
 def nvflare_table(path: Path) -> Table:

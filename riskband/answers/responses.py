@@ -211,8 +211,10 @@ class Responses:
         filled[np.argsort(numbers, kind="stable")[: self.contamination]] = 1.0
         return filled
 
-    def require_certain_answers(self, name: str, remedy: str) -> None:
-        """Raise ValueError, with what to use instead of `name`, unless `are_as_measured`."""
+    def require_certain_answers(self, name: str, remedy: str, *, knows_draws: bool = False) -> None:
+        """Raise ValueError, with what to use instead of `name`, unless `are_as_measured`, of clients it knows."""
+        if not knows_draws:
+            self.require_independent(name)
         self.require_no_noise(name, remedy)
         if not self.are_answers_certain:
             raise ValueError(
@@ -266,7 +268,7 @@ class Answers(Shown):
     are_independent = _OfResponses[bool]()
     require_independent = _OfResponses[Callable[[str], None]]()
     worst_completion = _OfResponses[Callable[[FloatArray], FloatArray]]()
-    require_certain_answers = _OfResponses[Callable[[str, str], None]]()
+    require_certain_answers = _OfResponses[Callable[..., None]]()
     require_no_noise = _OfResponses[Callable[[str, str], None]]()
 
     def __len__(self) -> int:

@@ -39,10 +39,11 @@ class Table(NamedTuple):
     num_missing: int = 0
 
 
-def read_table(path: str, numbers: Collection[str]) -> Table:
+def read_table(path: str, numbers: Collection[str], *, is_growing: bool = False) -> Table:
     """Read a table, or standard input if the path is "-"; what it is says its content, not its name.
 
-    Cells of the columns `numbers` are numbers, None where there is no answer, or else text. Raises `TableError` if it
+    Cells of the columns `numbers` are numbers, None where there is no answer, or else text. Of text that is growing,
+    what follows the end of the last line is left out: it is being written. Raises `TableError` if it
     cannot be read, OSError if it is not there, and ImportError, with what to do, without the packages that it needs.
     """
     name = "the standard input" if path == STDIN else path
@@ -62,6 +63,7 @@ def read_table(path: str, numbers: Collection[str]) -> Table:
     if content.startswith(_OLD_EXCEL):
         raise TableError([f"{name} must be a table, got a file of old Excel; save it as xlsx or as CSV UTF-8"])
     text = _text(name, content)
+    text = text[: text.rfind("\n") + 1] if is_growing else text
     if not text.strip():
         raise TableError([f"{name} must have a header and a row for each client, got nothing; was it saved?"])
     try:

@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from riskband.answers.histogram import HistogramLimits, PlainAnswers, clients_above
+from riskband.answers.responses import FIXED_NUMBER
 from riskband.answers.risks import ClientRisks, default_eta, shared_assumptions
-from riskband.bands.levels import Levels
+from riskband.bands.levels import STITCHED, Levels
 from riskband.bands.local_steps import (
     EVERY_ETA,
     GRID_OF_ETAS,
@@ -291,7 +292,11 @@ def band(
         upper_levels=upper[1],
         mean_distribution=step.mean_distribution,
         assumptions=(
-            *shared_assumptions(risks, needs_binary=step.uses_limits),
+            *(
+                line
+                for line in shared_assumptions(risks, needs_binary=step.uses_limits)
+                if line != FIXED_NUMBER or level_method.name != STITCHED  # which holds for every number
+            ),
             *answers.own_assumptions,
             *step.assumptions,
             *level_method.assumptions,

@@ -27,6 +27,7 @@ _SPACING, _MANY = 0.2, 100_000  # standard deviations between two ranks; beyond 
 _SMALLER = 2_000, 20_000  # networks whose constants say where to look for that of a larger one
 _TOLERANCE, _ROUNDING = 1e-7, 1e-10  # of delta, and in all: what the calibration may leave, on the safe side
 _LEAST_DELTA = 1e-8
+STITCHED, _FIRST_CHECKPOINT = "stitched", 16  # with fewer clients a band says next to nothing
 
 
 class Levels(NamedTuple):
@@ -117,6 +118,24 @@ def berk_jones_constant(num_values: int, delta: float, *, is_two_sided: bool) ->
         return Levels.of_lower([lower], "two" if is_two_sided else "lower").coverage
 
     return constant_at(largest_valid(coverage, delta, start))
+
+
+def checkpoint(num_clients: int) -> int:
+    """Largest number of first clients, of 16, 32, 64, …, whose band holds at all such numbers at once; 0 below 16."""
+    return 2 ** (num_clients.bit_length() - 1) if num_clients >= _FIRST_CHECKPOINT else 0
+
+
+def stitched_levels(num_values: int, delta: float, sides: str) -> Levels:
+    """Berk-Jones levels at 16, 32, 64, … first clients that hold at all of these numbers with probability 1 - delta.
+
+    At the j-th of them with 6·delta / (pi·j)², which sums to delta. Source: math §17.3. Raises ValueError for another
+    number.
+    """
+    if num_values != checkpoint(num_values):
+        raise ValueError(f"a {STITCHED} band is of 16, 32, 64, … clients, got {num_values}; take Sequence(...).band")
+    epoch = (num_values // _FIRST_CHECKPOINT).bit_length()
+    part = 6.0 * delta / (np.pi * epoch) ** 2
+    return (berk_jones_levels if num_values <= _SMALLER[1] else sparse_levels)(num_values, part, sides)
 
 
 def truncated_levels(num_values: int, delta: float, sides: str, *, low: float, high: float) -> Levels:

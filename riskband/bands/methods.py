@@ -14,17 +14,21 @@ import numpy as np
 
 from riskband.answers.risks import ClientRisks
 from riskband.bands.levels import (
+    STITCHED,
     Levels,
     berk_jones_levels,
     dkw_levels,
     kolmogorov_levels,
     sparse_levels,
+    stitched_levels,
     truncated_levels,
 )
 from riskband.bands.local_steps import LevelsOf
 from riskband.bands.pilots import Pilot
 from riskband.checks import FloatArray, as_spelled, check_numbers, spelled
 from riskband.wording import confidence
+
+FIRST_CLIENTS = "the clients are the first ones that answered, in an order that no answer has influenced"
 
 _SPARSE = "sparse:"
 _ROUNDING = 1e-13  # of a crossing probability, which may differ by so much on another machine
@@ -166,6 +170,8 @@ def resolve_level_method(method: object) -> LevelMethod:
         name = as_spelled(method, NAMED_LEVELS)
         if name is not None:
             return NamedLevels(name, NAMED_LEVELS[name])
+        if spelled(method) == STITCHED:
+            return NamedLevels(STITCHED, stitched_levels, (FIRST_CLIENTS,))
         levels_of = _with_parameters(spelled(method))
         if levels_of is not None:
             return NamedLevels(spelled(method), levels_of)

@@ -4,7 +4,7 @@ A sub-command is a module of this package, with `add_arguments` and `run`, and a
 it is called, so that the list of all of them needs nothing of the library.
 
 Exit status: 0 when all is well, 1 when a certificate does not follow from its answers or a requirement fails, 2 for
-wrong input (all errors at once), 3 when a requirement is not decided.
+wrong input (all errors at once), 3 when a requirement is not decided, 4 for an alarm.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ COMMANDS = {
     "plan": "how many clients, with how many examples each, a requirement needs to pass",
     "certify": "certificates from a CSV file with one row per client",
     "compare": "whether a new model is worse than an old one, from two such files",
+    "shift": "how far a target network is at least, and its mean from few of its clients",
+    "monitor": "whether a network is still what a certificate is about, as answers come",
     "report": "a page for the person who signs, from certificates",
     "verify": "compute certificates again from the answers they store",
 }
@@ -36,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     options = _parser(words).parse_args(words)
     problems: Sequence[str] = ()
+    options.live = sys.stdout  # for what is said before the end
     said, status = io.StringIO(), 2  # all is printed at the end: who stops reading changes no outcome
     try:
         with redirect_stdout(said), warnings.catch_warnings():

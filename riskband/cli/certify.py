@@ -121,12 +121,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="COLUMN",
     )
     frameworks = "FILE is NVFlare's cross_val_results.json, or a folder of FL4Health's reports of clients"
-    add("--score", help="the column holds a score that is no mean of losses, called so: AUC, F1, Dice", metavar="NAME")
-    better = table.add_mutually_exclusive_group()
-    better.add_argument("--higher-is-better", action="store_const", const=True, help="of a score: large ones are good")
-    lower: dict[str, Any] = {"dest": "higher_is_better", "action": "store_const", "const": False}
-    better.add_argument("--lower-is-better", help="of a score: small ones are good", **lower)
-    add("--range", help="of a score (default: 0 1)", type=float, nargs=2, default=[0.0, 1.0], metavar=("LOW", "HIGH"))
+    add_score(table)
     add("--from", help=frameworks, dest="framework", type=spelled, choices=tuple(FRAMEWORKS))
 
     add = topic("who answered")
@@ -152,7 +147,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "largest, second largest, … risk that the next N clients would measure; with --divergence under shifts, too"
     )
     add("--next", help=coming, type=int, metavar="N")
-    finite = "the clients were drawn at random from so many: the next ones are its others"
+    finite = "the clients were drawn at random from so many: the next ones are its others, and --mean is theirs"
     add("--population", help=finite, type=int, metavar="N")
     at_once = "read everything off one band, which has all of delta: sharper than a share of it for many numbers"
     add("--at-once", help=at_once, action="store_true")
@@ -197,6 +192,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def several() -> dict[str, Any]:
     """Return what an option says that may be given several times, each with several values."""
     return {"action": _Collect, "default": []}
+
+
+def add_score(group: Any) -> None:
+    """Add what says that a column holds scores."""
+    add = group.add_argument
+    add("--score", help="the column holds a score that is no mean of losses, called so: AUC, F1, Dice", metavar="NAME")
+    better = group.add_mutually_exclusive_group()
+    better.add_argument("--higher-is-better", action="store_const", const=True, help="of a score: large ones are good")
+    lower: dict[str, Any] = {"dest": "higher_is_better", "action": "store_const", "const": False}
+    better.add_argument("--lower-is-better", help="of a score: small ones are good", **lower)
+    add("--range", help="of a score (default: 0 1)", type=float, nargs=2, default=[0.0, 1.0], metavar=("LOW", "HIGH"))
 
 
 def add_columns(group: Any, *, client_is_required: bool = False) -> None:

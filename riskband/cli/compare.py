@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import riskband as rb
-from riskband.answers.doors import TableError
-from riskband.answers.files import read_risks
 from riskband.answers.responses import ANSWERED_BY, who_made_the_model
 from riskband.checks import check_delta, spelled
 from riskband.cli.certify import add_columns, several, write
-from riskband.cli.request import how_read, output_problems, problems_of, wanted_of
+from riskband.cli.request import how_read, output_problems, problems_of, risks_of, wanted_of
 from riskband.cli.terminal import summary_on_scale
 from riskband.plots.bands import save_figure
 from riskband.plots.changes import changes_figure
@@ -35,29 +33,22 @@ def run(options: argparse.Namespace) -> int:
         rule = "--out, --json and --plot are for one new model"
         problems.append(f"{rule}; say --delta 0.05 / (number of models) for each")
     who: dict[str, Any] = {"answered_by": options.answered_by, "num_missing": options.num_missing}
-    read = {}
-    for file in (options.old, *options.new):
-        try:
-            read[file] = read_risks(file, wanted, **who)
-        except TableError as error:
-            problems += [f"{file}: {line}" for line in error.problems]
-    if problems:
-        raise TableError(list(dict.fromkeys(problems)))
+    old, *new = risks_of([options.old, *options.new], wanted, problems, **who)
     say = partial(print, file=sys.stderr) if options.json else print
     say(who_made_the_model(options.answered_by, option="--answered-by {}"))
     asked = {"numbers": options.number, "require": options.require, "num_next": options.next}
     budget = options.budget or (list(_BUDGETS) if options.divergence else 0.0)
     asked |= {"population": options.population, "divergence": next(iter(options.divergence), None), "budget": budget}
     statuses = []
-    for file in options.new:
-        changes = rb.ClientChanges.between(read[options.old], read[file])
+    for file, each in zip(options.new, new, strict=True):
+        changes = rb.ClientChanges.between(old, each)
         found = rb.compare(changes, delta=options.delta / len(options.new), **asked)
         title = f"{Path(options.old).name} to {Path(file).name}, {how_read(wanted)}"
         say(summary_on_scale(found, changes, how_read=title))
         statuses.append(0 if found.gate is None else found.gate.exit_status)
         write(found, options, say=say)
         if options.plot:
-            shown = [each for each in found.certificates.values() if not each.axes]
+            shown = [made for made in found.certificates.values() if not made.axes]
             figure = changes_figure(changes.values, old_risks=changes.old, certificates=shown, title=Path(file).name)
             save_figure(figure, options.plot)
             say(f"figure: {options.plot}")

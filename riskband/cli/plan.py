@@ -8,10 +8,10 @@ import sys
 from functools import partial
 
 import riskband as rb
-from riskband.answers.files import read_risks
-from riskband.cli.certify import add_columns
-from riskband.cli.request import figure_problems, wanted_of
-from riskband.worst_cases.planning import DEFAULT_POWER, MOST_CLIENTS, Option, Plan
+from riskband.answers.files import read_scores
+from riskband.cli.certify import add_columns, add_score
+from riskband.cli.request import answers_of, figure_problems, risks_of, score_problems, wanted_of
+from riskband.worst_cases.planning import DEFAULT_POWER, Option, Plan
 
 
 def run(options: argparse.Namespace) -> int:
@@ -26,9 +26,10 @@ def run(options: argparse.Namespace) -> int:
         pilot=_pilot(options),
         num_examples=options.num_examples,
         num_clients=options.num_clients,
+        population=options.population,
         power=options.power,
         cost=options.cost,
-        binary=options.binary,
+        binary=None if options.pilot else options.binary,  # the pilot knows it
         seed=options.seed,
         say=partial(print, file=sys.stderr),
     )
@@ -41,19 +42,31 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _pilot(options: argparse.Namespace) -> rb.ClientRisks | None:
-    if options.pilot is None:
-        return None
-    if options.pilot_num_examples is None:
-        raise ValueError("--pilot needs --pilot-num-examples: a whole number for all clients, or the name of a column")
-    return read_risks(options.pilot, wanted_of(options, options.pilot_num_examples))
+def _pilot(options: argparse.Namespace) -> rb.ClientRisks | rb.ClientChanges | rb.ClientScores | None:
+    files, size, is_score = options.pilot or [], options.pilot_num_examples, options.score is not None
+    wanted, sizes = wanted_of(options, size or "1"), "a whole number for all clients, or the name of a column"
+    rules = [
+        (is_score and len(files) != 1, "--score needs one --pilot, a table with the score of each client"),
+        (files and not is_score and size is None, f"--pilot needs --pilot-num-examples: {sizes}"),
+        (len(files) > 2, f"--pilot takes one table, or two of an old and a new model, got {len(files)}"),
+        (len(files) == 2 and not wanted.client, "--pilot OLD NEW needs --client: the column by which rows match"),
+    ]
+    problems = [text for is_wrong, text in rules if is_wrong]
+    problems += score_problems(options, wanted, ["pilot_num_examples"] if size else [])
+    if is_score and files:
+        read = partial(read_scores, files[0], wanted, name=options.score, ends=tuple(options.range))
+        return answers_of(partial(read, higher_is_better=bool(options.higher_is_better)), problems)
+    tables = risks_of(files, wanted, problems)
+    if len(tables) > 1:
+        return rb.ClientChanges.between(*tables)
+    return tables[0] if tables else None
 
 
 def _summary(plan: Plan) -> str:
     lines = [plan.statement]
     if len(plan.options) > 1:
         lines += ["clients and examples of each that are enough:", *map(_line, plan.options)]
-    lines += [f"  with {size:,} examples each, no number of clients up to {MOST_CLIENTS:,} is" for size in plan.too_few]
+    lines += [f"  with {size:,} examples each, no number of clients that can be tried is" for size in plan.too_few]
     return "\n".join([*lines, "if all of this is true:", *(f"  - {line}" for line in plan.assumptions)])
 
 
@@ -66,18 +79,25 @@ def _line(option: Option) -> str:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Tell the parser of the sub-command what it takes."""
     add = parser.add_argument
-    add("target", metavar="NAME<=LIMIT", help="what is to pass: 'share:0.3<=0.1', 'mean<=0.2', 'next:20:0.3<=3', …")
+    what = "what is to pass: 'share:0.3<=0.1', 'mean<=0.2', 'next:20:0.3<=3', 'change<=0.01', 'harmed:0.02<=0.1', …"
+    add("target", metavar="NAME<=LIMIT", help=what)
     add("--shift", help="for every network within it, as in chi2:0.1 (for means and shares)", metavar="NAME:BUDGET")
     source = parser.add_mutually_exclusive_group(required=True)
-    prior = "how the risks of clients are distributed: beta:MEAN:SD"
-    source.add_argument("--prior", help=prior, metavar="beta:MEAN:SD")
-    source.add_argument("--pilot", help="or a table of earlier answers, as certify reads it", metavar="FILE.csv")
+    prior = "how risks of clients are distributed, or how the change between two models is: its mean and standard "
+    prior += "deviation, and the share of examples that only one gets wrong; change:MEAN:SD:DIFFER:OLD with the risk "
+    prior += "of the old one, if clients give two mean losses and not how many examples got worse"
+    source.add_argument("--prior", help=prior, metavar="beta:MEAN:SD|change:MEAN:SD:DIFFER")
+    earlier = "or a table of earlier answers, as certify reads it, or two of an old and a new model, as compare does"
+    source.add_argument("--pilot", help=earlier, nargs="+", metavar="FILE.csv")
     pilot = parser.add_argument_group("the pilot; of the loss also without one, which is then 0-1 by default")
     pilot.add_argument("--pilot-num-examples", help="examples behind each mean", metavar="N|COLUMN")
     add_columns(pilot)
+    add_score(pilot)
     sizes = "examples of each client; several make a frontier (default: the median of the pilot)"
     add("--num-examples", help=sizes, type=int, nargs="+", metavar="N")
     add("--num-clients", help="how many clients you have", type=int, metavar="K")
+    finite = "those asked and those of 'next:20:0.3<=3' are drawn from so many; for all of 55 say 'next:all:55:0.3<=5'"
+    add("--population", help=finite, type=int, metavar="N")
     add("--power", help="probability of PASS that is wanted (default: 0.8)", type=float, default=DEFAULT_POWER)
     add("--cost", help="of a client, and of an example", type=float, nargs=2, metavar=("CLIENT", "EXAMPLE"))
     add("--delta", help="of the gate (default: 0.05)", type=float, default=0.05)

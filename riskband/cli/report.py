@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--out must be a new page that ends in .html, got {options.out!r}")
     requirements = [Requirement.of(text) for text in options.require]
     entries, gates, said, about = _read(options.files)
-    certificates = {name: _checked(name, entry) for name, entry in entries.items()}
+    certificates = {name: checked(name, entry) for name, entry in entries.items()}
     gate = _gate(certificates, gates, requirements)
     own = {name: each for name, each in certificates.items() if not name.startswith(REQUIRED)}
     title = options.title or Path(options.files[0]).stem
@@ -88,11 +88,11 @@ def _read(files: list[str]) -> tuple[dict[str, Any], list[Mapping[str, Any]], Ma
     return entries, gates, said, about
 
 
-def _checked(name: str, entry: Any) -> rb.Certificate:
-    """The certificate, if it follows from its answers."""
+def checked(name: str, entry: Any) -> rb.Certificate:
+    """Return the certificate, if it follows from its answers; raises ValueError otherwise."""
     outcome = rb.verify(entry)
     if not outcome.ok:
-        raise ValueError(f"{name} does not follow from its answers, so no page is made of it: {outcome.problems[0]}")
+        raise ValueError(f"{name} does not follow from its answers, so it is not used: {outcome.problems[0]}")
     return rb.Certificate.from_dict(entry)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -74,7 +74,7 @@ class Request:
 
     def risks(self) -> rb.ClientRisks:
         """Read the table; raises `TableError` with all that is wrong with it and with what is asked."""
-        problems = problems_of(self._checks()) + self._contradictions()
+        problems = problems_of(self._checks()) + score_problems(self, self.wanted) + self._contradictions()
         read = partial(read_risks, self.file, self.wanted, framework=self.framework, noise=self.noise, **self.who)
         return answers_of(read, problems)
 
@@ -84,17 +84,13 @@ class Request:
         refused = [each.name for each in fields(Asked) if each.name not in _OF_SCORES]
         given = [name for name in refused if getattr(self.asked, name) != getattr(usual, name)]
         given += [name for name in ("noise", "tune", "plot", "plot_dispersion") if getattr(self, name)]
-        given += [name for name, unsaid in _OF_LOSSES.items() if getattr(self.wanted, name) != unsaid]
-        given = [f"--{name.replace('_', '-')}" for name in given if name not in ("band", "groups")]
+        given = [name for name in given if name not in ("band", "groups")]
         names = self.of_scores["numbers"]
         problems = self._contradictions()
         problems += problems_of([*self._checks(), *(partial(ScaledNumber.of, name, SCORES) for name in names)])
         if len(self.asked.divergence) > 1:
             problems.append(f"--score takes one --divergence, got {', '.join(self.asked.divergence)}; ask for each")
-        if given:
-            problems.append(f"{', '.join(given)} needs losses with their numbers of examples: not for --score")
-        if self.higher_is_better is None:
-            problems.append("--score needs --higher-is-better or --lower-is-better: which end is the bad one")
+        problems += score_problems(self, self.wanted, given)
         read = partial(read_scores, self.file, self.wanted, framework=self.framework, name=str(self.score), **self.who)
         return answers_of(partial(read, higher_is_better=bool(self.higher_is_better), ends=tuple(self.range)), problems)
 
@@ -104,9 +100,9 @@ class Request:
         asked = self.asked
         levels = [f"score_quantile:{each!r}" for each in asked.quantile]
         shares = [f"score_share:{each!r}" for each in asked.survival]
-        numbers = [*["score"] * asked.mean, *levels, *shares]
+        numbers = [*["score"] * (asked.mean and not asked.mean_of_others), *levels, *shares]
         shift = {"divergence": asked.divergence[0], "budget": list(asked.budget)} if asked.divergence else {}
-        of_next = {"num_next": asked.next, "population": asked.population}
+        of_next = {"num_next": asked.next, "population": asked.population, "mean_of_others": asked.mean_of_others}
         return {"delta": asked.delta, "numbers": numbers, "require": asked.require, **of_next, **shift}
 
     def _checks(self) -> list[Callable[[], object]]:
@@ -143,9 +139,7 @@ class Request:
         target, at = asked.target is not None, asked.at is not None
         pilot, dispersion = self.pilot_share != DEFAULT_PILOT_SHARE, self.plot_dispersion is not None
         blind = self.who["missing"] != "ignore" and not is_counted
-        directed = self.score is None and (self.higher_is_better is not None or list(self.range) != [0.0, 1.0])
         rules = [
-            (directed, "--higher-is-better, --lower-is-better and --range need --score; of accuracies say --accuracy"),
             (tunes and asked.method != "berk_jones", method_too),
             (at and not target, "--at needs --target: it says which share of clients the target is for"),
             (
@@ -176,6 +170,7 @@ class Request:
 def wanted_of(options: argparse.Namespace, num_examples: str) -> Wanted:
     """Return what the options say of a table's columns."""
     is_accuracy = options.accuracy or options.percent
+    of_design: dict[str, Any] = {name: getattr(options, name, None) for name in _OF_DESIGN}
     return Wanted(
         number_or_column(num_examples),
         loss=None if is_accuracy else options.column,
@@ -186,8 +181,35 @@ def wanted_of(options: argparse.Namespace, num_examples: str) -> Wanted:
         drop_missing=options.drop_missing,
         binary=options.binary,
         is_score=getattr(options, "score", None) is not None,
-        **{name: getattr(options, name, None) for name in _OF_DESIGN},
+        **of_design,
     )
+
+
+def score_problems(options: Any, wanted: Wanted, given: Iterable[str] = ()) -> list[str]:
+    """Return why `score`, `higher_is_better` and `range` do not go together, or with what else is given."""
+    if options.score is None:
+        is_said = options.higher_is_better is not None or list(options.range) != [0.0, 1.0]
+        rule = "--higher-is-better, --lower-is-better and --range need --score; of accuracies say --accuracy"
+        return [rule] if is_said else []
+    names = [*given, *(name for name, unsaid in _OF_LOSSES.items() if getattr(wanted, name) != unsaid)]
+    flags = ", ".join(f"--{name.replace('_', '-')}" for name in names)
+    problems = [f"{flags} needs losses with their numbers of examples: not for --score"] if flags else []
+    if options.higher_is_better is None:
+        problems.append("--score needs --higher-is-better or --lower-is-better: which end is the bad one")
+    return problems
+
+
+def risks_of(files: Iterable[str], wanted: Wanted, problems: list[str], **who: Any) -> list[rb.ClientRisks]:
+    """Read tables of the same columns; raises `TableError` with the problems and those that reading meets."""
+    found = []
+    for file in files:
+        try:
+            found.append(read_risks(file, wanted, **who))
+        except TableError as error:
+            problems += [f"{file}: {line}" for line in error.problems]
+    if problems:
+        raise TableError(list(dict.fromkeys(problems)))
+    return found
 
 
 def how_read(wanted: Wanted) -> str:
@@ -210,12 +232,13 @@ def figure_problems(flag: str, path: str | None) -> list[str]:
     return problems
 
 
-def output_problems(tables: list[str], out: str | None, **plots: str | None) -> list[str]:
+def output_problems(tables: list[str], out: str | None, *, page: str | None = None, **plots: str | None) -> list[str]:
     """Return what could not be written in the end: no folder, another ending, or one file would overwrite another."""
-    problems = [] if out is None else _file_problems("--out", out)
+    written = {"--out": out, "--page": page}
+    problems = [line for flag, path in written.items() if path is not None for line in _file_problems(flag, path)]
     for name, path in plots.items():
         problems += figure_problems(f"--{name.replace('_', '-')}", path)
-    named = list(filter(None, [*tables, out, *plots.values()]))
+    named = list(filter(None, [*tables, out, page, *plots.values()]))
     if len({Path(path).resolve() for path in named}) < len(named):
         problems.append(f"tables and what is written must be different files, got {', '.join(named)}; name others")
     return problems

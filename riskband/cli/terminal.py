@@ -12,8 +12,9 @@ from riskband.answers.scaled import ClientChanges, ScaledAnswers
 from riskband.report import words
 from riskband.report.asked import groups_problem
 from riskband.report.findings import Findings
+from riskband.report.networks import NO_UPPER_BOUND, REFUTED_BUDGET
 from riskband.wording import exactly, rounded_down, rounded_up
-from riskband.worst_cases.requirements import sizes_in_words
+from riskband.worst_cases.requirements import DIVERGENCE, is_budget_refuted, sizes_in_words
 
 
 def summary(found: Findings, risks: rb.ClientRisks, *, how_read: str, binary: bool | None) -> str:
@@ -43,6 +44,22 @@ def summary_on_scale(found: Findings, answers: ScaledAnswers, *, how_read: str) 
     return "\n".join([*lines, *_found(found, [])])
 
 
+def summary_on_networks(found: Findings, source: rb.ClientRisks, target: rb.ClientRisks, *, how_read: str) -> str:
+    """Return what is printed of a target network beside its source."""
+    both = {"source": source, "target": target}
+    sizes = [f"{each.num_clients} of the {name} with {sizes_in_words(each)} examples" for name, each in both.items()]
+    means = [f"{each.shown_values.mean():.4f} in the {name}" for name, each in both.items()]
+    given = found.certificates
+    more = [f"  {name}: {REFUTED_BUDGET}" for name, each in given.items() if is_budget_refuted(each, given)]
+    return "\n".join(
+        [
+            f"clients: {sizes[0]}, {sizes[1]} each; {how_read}",
+            f"measured mean loss {means[0]}, {means[1]} (every client counts once)",
+            *_found(found, [*more, f"  {NO_UPPER_BOUND}"]),
+        ]
+    )
+
+
 def _found(found: Findings, more: list[str]) -> list[str]:
     """The lines on what was found, whatever was answered, with more about what is not bounded."""
     answers = words.who_answered(found.answers)
@@ -53,7 +70,8 @@ def _found(found: Findings, more: list[str]) -> list[str]:
         if name not in by_band:
             lines += _lines_of(found, name)
     if by_band:
-        lines += ["read off one band:"] if len(by_band) < len(found.certificates) else []
+        of = "bands of both networks" if by_band[0].startswith(DIVERGENCE) else "one band"
+        lines += [f"read off {of}:"] if len(by_band) < len(found.certificates) else []
         lines += [line for name in by_band for line in _lines_of(found, name)]
     none = "not bounded from above by these answers, so without a certificate"
     lines += [f"  {each}: {none}" for each in found.unbounded]
@@ -80,7 +98,8 @@ def _lines_of(found: Findings, name: str) -> Iterator[str]:
         lower = "" if low is None else f"{rounded_down(low, digits)} <= "
         bound = f": no bound below 1; {why}" if why else "" if high is None else f" <= {rounded_up(high, digits)}"
         bound = ": not bounded by these answers" if low is None and high is None else bound
-        itself = f" ({said})" if (said := words.of_rank(certificate)) else ""
+        said = words.estimated(certificate) or words.of_rank(certificate)
+        itself = f" ({said})" if said else ""
         become = _become(given["divergence"], given["budget"]) if "budget" in given else ""
         yield f"  {lower}{quantity}{become}{bound}{itself}"
         for group, size, bounds, measured in words.group_rows(certificate):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
@@ -22,11 +23,13 @@ from riskband.answers.risks import ClientRisks, risks_of_accuracies
 from riskband.answers.rows import answer_problem
 from riskband.answers.scaled import ClientChanges, ClientScores
 from riskband.certificate import USUAL_DELTA, Certificate
-from riskband.checks import check_choice, check_installed, check_num_examples, check_number, clip_rounding
+from riskband.checks import check_choice, check_flag, check_installed, check_num_examples, check_number, clip_rounding
 from riskband.means import mean_bound
 
 if TYPE_CHECKING:
     from flwr.app import ConfigRecord, MetricRecord, RecordDict
+
+    from riskband.worst_cases.sequences import Sequence as ClientSequence
 
 S = TypeVar("S", bound=Any)
 
@@ -57,6 +60,8 @@ class KeptRound:
         those that replied with 0 examples. They stand in none of the others.
     asked : frozenset of str or None
         Node ids of the clients that were asked; None if the strategy is not watched.
+    model : str
+        Hash of the arrays that these clients were sent; "" if there were none, or the strategy is not watched.
     problem : str
         Why no risks can be made of the round; "" if they can.
     """
@@ -68,6 +73,7 @@ class KeptRound:
     groups: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     asked: frozenset[str] | None = None
+    model: str = ""
     problem: str = ""
 
     @property
@@ -221,17 +227,13 @@ class KeepRisks:
         """
         if self._kind == "score":
             raise ValueError(f"{self._metric!r} is a score and no mean of losses: a round has no risks; take scores()")
-        kept, said = self._kept_with(round, who)
-        of = risks_of_accuracies if self._kind == "accuracy" else ClientRisks
-        return of(np.array(kept.values), np.array(kept.num_examples), self._binary, **said)
+        return self._risks_of(self._kept_round(round), who)
 
     def scores(self, round: int = _LAST, **who: Unpack[WhoAnswered]) -> ClientScores:
         """Return the scores that the clients measured in a round; arguments and errors are those of `risks`."""
         if self._kind != "score":
             raise ValueError(f"{self._metric!r} was not kept as a score; say KeepRisks(score=...), or take risks()")
-        kept, said = self._kept_with(round, who)
-        low, high = self._range
-        return ClientScores(kept.values, self._higher_is_better, name=self._metric, low=low, high=high, **said)
+        return self._scores_of(self._kept_round(round), who)
 
     def changes_since(
         self, old: KeepRisks, *, round: int = _LAST, old_round: int = _LAST, **who: Unpack[WhoAnswered]
@@ -272,6 +274,53 @@ class KeepRisks:
             for risks, each in zip(both, kept, strict=True)
         )
         return ClientChanges.between(*paired)
+
+    def sequence(
+        self, asked: str | Sequence[str], *, delta: float, is_one_model: bool, **who: Unpack[WhoAnswered]
+    ) -> ClientSequence:
+        """Return what all clients that measured so far decide: for a loop that asks new ones until it is decided.
+
+        Every client counts once, by the first answer of its own, however often it is drawn again; those of one round
+        stand in the order of their names. Look after every round, and stop when you like.
+
+        Parameters
+        ----------
+        asked : str or sequence of str
+            Requirements such as "mean<=0.2", or numbers, fixed before any answer was seen; as for `riskband.Sequence`.
+        delta : float
+            Probability that anything is false at any time, in (0, 1).
+        is_one_model : bool
+            Your word that all evaluations were of one model, without which there is nothing to add up: in a loop that
+            trains between them, answers of later rounds are about other models.
+        **who : WhoAnswered
+            See `risks`. Unless `answered_by="fresh"` is said, all is an estimate, and nothing is ever decided.
+
+        Returns
+        -------
+        Sequence
+            ``is_decided`` says whether to stop; with the gate and the certificates.
+
+        Raises
+        ------
+        ValueError
+            If the evaluations were not of one model, by your word or by what a watched strategy sent; or nothing says
+            which client is which; or as for `risks` and `Sequence`.
+        """
+        rounds = [each if each.is_awaited else self._kept_round(each.number) for each in self._rounds]
+        models = {each.model for each in rounds}
+        if not check_flag("is_one_model", is_one_model) or len(models) > 1:
+            seen = f", got {len(models)} in {len(rounds)} evaluations" if len(models) > 1 else ""
+            rule = "a sequence adds up answers about one model, and you must say that all were about it"
+            raise ValueError(f"{rule}{seen}; evaluate with fraction_train=0, and another KeepRisks for each model")
+        kept = _first_answers(rounds)
+        of = self._scores_of if self._kind == "score" else self._risks_of
+        # By name, as in `report`.
+        sequence: ClientSequence = import_module("riskband.worst_cases.sequences").Sequence(
+            asked, delta=delta, of=ClientScores if self._kind == "score" else ClientRisks
+        )
+        if len(kept.values) > 1:
+            sequence.add(of(kept, who))
+        return sequence
 
     def certify(self, *, delta: float, round: int = _LAST, **who: Unpack[WhoAnswered]) -> Certificate:
         """Upper bound on the mean risk over unseen clients of the model that was evaluated last.
@@ -341,7 +390,8 @@ class KeepRisks:
     def _note_asked(self, sent: list[Any]) -> None:
         self._asked = sent
         if sent:
-            self._rounds.append(KeptRound(len(self._rounds) + 1, asked=frozenset(map(_node, sent))))
+            asked = frozenset(map(_node, sent))
+            self._rounds.append(KeptRound(len(self._rounds) + 1, asked=asked, model=_model(sent[0])))
 
     def _noting_replies(self, aggregate: Callable[..., Any]) -> Callable[..., Any]:
         """Return the method of a strategy that takes replies, with a note of whose they are and why others are not."""
@@ -407,9 +457,17 @@ class KeepRisks:
             missing={**current.missing, **missing},
         )
 
-    def _kept_with(self, round: int, who: WhoAnswered) -> tuple[KeptRound, dict[str, Any]]:
-        """A round, and what is said of who answered, with names and groups; checked."""
-        kept = self._kept_round(round)
+    def _risks_of(self, kept: KeptRound, who: WhoAnswered) -> ClientRisks:
+        of = risks_of_accuracies if self._kind == "accuracy" else ClientRisks
+        return of(np.array(kept.values), np.array(kept.num_examples), self._binary, **self._checked(kept, who))
+
+    def _scores_of(self, kept: KeptRound, who: WhoAnswered) -> ClientScores:
+        low, high = self._range
+        said = {"name": self._metric, "low": low, "high": high, **self._checked(kept, who)}
+        return ClientScores(kept.values, self._higher_is_better, **said)
+
+    def _checked(self, kept: KeptRound, who: WhoAnswered) -> dict[str, Any]:
+        """What is said of who answered, with names and groups."""
         answered_by = check_choice("answered_by", who.get("answered_by", "trainers"), ANSWERED_BY)
         both = (kept.asked or frozenset()) & self._trained
         if answered_by == "fresh" and both:
@@ -421,7 +479,7 @@ class KeepRisks:
             raise ValueError(f"round {kept.number} has no risks: {problem}")
         num_missing = _num_missing(kept, who.get("num_missing"))
         labels = {"names": kept.names or None, "groups": kept.groups or None}
-        return kept, {**who, **labels, "answered_by": answered_by, "num_missing": num_missing}
+        return {**who, **labels, "answered_by": answered_by, "num_missing": num_missing}
 
     def _share_problem(self, kept: KeptRound, contamination: int = 0) -> str:
         if self._kind in ("loss", "score") or self._binary is False:
@@ -455,6 +513,40 @@ class KeepRisks:
         if kept.problem or not kept.values:
             raise ValueError(f"round {kept.number} has no risks: {kept.problem or 'no client replied; ask again'}")
         return kept
+
+
+def _first_answers(rounds: Sequence[KeptRound]) -> KeptRound:
+    """All rounds as one, in which every client has its first answer; raises ValueError if one has no name."""
+    first: dict[str, tuple[float, float, str]] = {}
+    for each in rounds:
+        if len(each.names) < len(each.values):
+            raise ValueError("a sequence counts each client once, which needs names; watch(strategy), or say name=...")
+        groups = each.groups or ("",) * len(each.names)
+        found = zip(each.names, zip(each.values, each.num_examples, groups, strict=True), strict=True)
+        first |= {name: answer for name, answer in sorted(found) if name not in first}
+    values, sizes, groups = zip(*first.values(), strict=True) if first else ((), (), ())
+    asked = [each.asked for each in rounds]
+    return KeptRound(
+        len(rounds),
+        values,
+        sizes,
+        names=tuple(first),
+        groups=groups if all(groups) else (),
+        missing={name: why for each in rounds for name, why in each.missing.items() if name not in first},
+        asked=None if None in asked else frozenset().union(*filter(None, asked)),
+    )
+
+
+def _model(sent: Any) -> str:
+    """Hash of the arrays in a message."""
+    if isinstance(sent, tuple):
+        parts = sent[1].parameters.tensors
+    else:
+        parts = [array.data for record in sent.content.array_records.values() for array in record.values()]
+    digest = sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest() if parts else ""
 
 
 def _entries(record: RecordDict) -> dict[str, Any]:

@@ -272,9 +272,8 @@ def bound_of_answers(
     delta = own_delta(delta)
     check_betting(method)
     remedy = "the mean over clients" if chosen.counts_examples else "a band, rb.band(answers, delta=...)"
-    risks.require_certain_answers("a bound from answers", remedy)
-    if not chosen.knows_draws:
-        risks.require_independent(chosen.quantity)
+    what = "a bound from answers" if risks.are_independent else chosen.quantity
+    risks.require_certain_answers(what, remedy, knows_draws=chosen.knows_draws)
     risks = risks.in_order_of_names()
     found = None if chosen.of_answers is None else chosen.of_answers(risks, delta / 2)
     if found is not None and not risks.are_independent:  # of which there is no band
@@ -303,12 +302,18 @@ def _within(chosen: Functional, lower: float | FloatArray, upper: float | FloatA
     return Interval(min(ends), ends[1])
 
 
-def check_crossing(quantity: str, lower: float, upper: float) -> None:
-    """Raise ValueError if two limits of one number cross by more than rounding: one of them is false."""
+class CrossingError(ValueError):
+    """Two limits of one number contradict each other: one is false, or what is assumed of the clients."""
+
+
+def check_crossing(
+    quantity: str, lower: float, upper: float, *, remedy: str = "take a smaller delta, or a band"
+) -> None:
+    """Raise CrossingError if two limits of one number cross by more than rounding: one of them is false."""
     if lower > upper + _CROSSING:
-        raise ValueError(
+        raise CrossingError(
             f"the limits of {quantity} must not cross, got {in_full(lower)} below and {in_full(upper)} above: one of "
-            "them is false, which happens with probability at most delta; take a smaller delta, or a band"
+            f"them is false, which happens with probability at most delta; {remedy}"
         )
 
 

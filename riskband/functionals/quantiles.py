@@ -116,7 +116,7 @@ def cvar(
 
 
 def _direct_cvar(risks: ClientRisks, level: float, quantity: str, *, delta: float, seed: int | None) -> Certificate:
-    risks.require_certain_answers("method='betting'", "method='band'")
+    risks.require_certain_answers("method='betting'", "method='band'", knows_draws=True)
     risks = risks.in_order_of_names() if seed is None else risks
     value, name, assumed = dual_upper_limit(risks, tail_duals(risks, level), delta=delta, seed=seed)
     return Certificate(

@@ -85,7 +85,7 @@ def _draw_plan(axes: Axes, plan: Plan) -> None:
     is_frontier = len(plan.options) > 1
     best, across = plan.best, axes.axhline if is_frontier else axes.axvline
     (_draw_frontier if is_frontier else _draw_power)(axes, plan)
-    words = f"{'cheapest' if plan.cost else 'fewest'}: {best.num_clients:,} clients of {best.num_examples:,} examples"
+    words = f"{'cheapest' if plan.cost else 'fewest'}: {best.who}"
     place = (best.num_examples, best.num_clients) if is_frontier else (best.num_clients, best.power)
     axes.plot(*place, "o", color=bands.WORST[2], ms=11, mec="white", label=words)
     for here in plan.at_hand[:1]:
@@ -95,7 +95,7 @@ def _draw_plan(axes: Axes, plan: Plan) -> None:
 
 
 def _draw_frontier(axes: Axes, plan: Plan) -> None:
-    sizes, counts = [each.num_examples for each in plan.options], [each.num_clients for each in plan.options]
+    sizes, counts = [each.num_examples or 0 for each in plan.options], [each.num_clients for each in plan.options]
     label = f"estimate: so many clients pass with probability {plan.power:g}"
     axes.plot(sizes, counts, color=bands.BOUNDS, marker="o", lw=1.6, label=label)
     for size, count in zip(sizes, counts, strict=True):
@@ -147,6 +147,8 @@ def _draw_curves(axes: Axes, certificate: Certificate) -> None:
 
 def _draw_number(axes: Axes, certificate: Certificate) -> None:
     """A bar over what is left possible, with the measured value where the certificate has it."""
+    if certificate.is_open:
+        raise ValueError("a figure needs an upper bound, and nothing bounds this number from above; read `lower`")
     upper = float(certificate.value)
     lower = min(0.0, upper) if certificate.lower is None else float(certificate.lower)
     axes.plot([lower, upper], [0.0, 0.0], color=bands.BOUNDS, lw=12.0, solid_capstyle="butt", label=_label(certificate))

@@ -80,7 +80,7 @@ class Asked:
         """The numbers that are bounded from above alone."""
         levels = {"quantile": self.quantile, "cvar": self.cvar, "share": self.survival}
         named = [f"{kind}:{exactly(level)}" for kind, given in levels.items() for level in given]
-        asked = ["mean"] * self.mean + named
+        asked = ["mean"] * (self.mean and not self.mean_of_others) + named
         is_open = not (asked or self.from_both_sides or self.divergence or self.has_next)
         return [name for name in dict.fromkeys(_UNASKED if is_open else asked) if name not in self.from_both_sides]
 
@@ -97,6 +97,11 @@ class Asked:
     def has_next(self) -> bool:
         """Whether the next clients are asked for."""
         return self.next is not None or self.population is not None
+
+    @property
+    def mean_of_others(self) -> bool:
+        """Whether the mean that is asked for is that of the others of a finite federation."""
+        return self.mean and self.population is not None
 
     @property
     def is_alone(self) -> bool:
@@ -122,7 +127,7 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     is_needed = bool(off_band or asked.band or is_read)
     num_alone = len(above) * asked.is_alone + len(bet_on) + len(shifts) * is_bet_on + is_of_groups
     of_next = (asked.divergence or (None,)) if asked.has_next else ()
-    num_parts = num_alone + len(of_next) + is_needed
+    num_parts = num_alone + len(of_next) + asked.mean_of_others + is_needed
     found, part = dict[str, rb.Certificate](), asked.delta / num_parts
     if is_of_few:
         found, part = next_of_few(risks, delta=asked.delta, num_others=num_parts)
@@ -142,6 +147,8 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
         if not any(each.event == "band" for each in found.values()):  # what is drawn has its part of delta in the file
             found["curve"] = rb.survival(band, thresholds=_CURVE)
     found |= _by_name(_next(risks, asked, divergence, delta=part) for divergence in of_next)
+    if asked.mean_of_others:
+        found |= _by_name([_next(risks, asked, None, delta=part, mean=True)])
     if is_of_groups:
         bands = rb.group_bands(risks, risks.groups or (), delta=part)
         found["worst group"] = rb.group_certificate(bands, "worst_group", "mean")
@@ -184,12 +191,14 @@ def _by_name(certificates: Iterable[rb.Certificate]) -> dict[str, rb.Certificate
     return {each.name: each for each in certificates}
 
 
-def _next(risks: rb.ClientRisks, asked: Asked, divergence: str | None, *, delta: float) -> rb.Certificate:
+def _next(
+    risks: rb.ClientRisks, asked: Asked, divergence: str | None, *, delta: float, mean: bool = False
+) -> rb.Certificate:
     """What the next clients would measure, without a shift and with each budget; of noisy answers their true risks."""
     budget = 0.0 if divergence is None else list(dict.fromkeys([0.0, *asked.budget]))
     local = "observed" if risks.noise is None else "marginal"
     shift: dict[str, Any] = {"divergence": divergence, "budget": budget, "population": asked.population}
-    return rb.next_clients(risks, asked.next, delta=delta, local=local, **shift)
+    return rb.next_clients(risks, asked.next, delta=delta, local=local, mean=mean, **shift)
 
 
 def _above(name: str, source: rb.ClientRisks | rb.Band, *, delta: float, seed: int | None) -> rb.Certificate:

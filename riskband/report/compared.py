@@ -101,6 +101,7 @@ def certified_on_scale(
     population: int | None = None,
     divergence: str | None = None,
     budget: float | list[float] = 0.0,
+    mean_of_others: bool = False,
 ) -> Findings:
     """Return what is found of changes or scores: each number, and the next clients, with an equal part of delta."""
     gated, families = read_requirements(require, answers), families_of(answers)
@@ -120,7 +121,7 @@ def certified_on_scale(
             "divergence='chi2', budget=0.1"
         )
     asked = [name for name in dict.fromkeys(asked) if name not in behind]
-    part = check_delta(delta) / (len(asked) + len(behind) + has_next)
+    part = check_delta(delta) / (len(asked) + len(behind) + has_next + mean_of_others)
     if is_unasked and are_few(answers, delta=delta):
         found, part = next_of_few(answers, delta=delta, num_others=len(asked))
     bound: Any = change_bound if isinstance(answers, ClientChanges) else score_bound
@@ -130,5 +131,8 @@ def certified_on_scale(
         shift: dict[str, Any] = {} if divergence is None else {"divergence": divergence, "budget": budget}
         of_next = next_clients(answers, num_next, delta=part, population=population, **shift)
         found[of_next.name] = of_next
+    if mean_of_others:
+        of_mean = next_clients(answers, num_next, delta=part, population=population, mean=True)
+        found[of_mean.name] = of_mean
     gate = verdicts_on(found, gated, delta=delta) if gated else None
     return findings(found, gate=gate, names=answers.names)

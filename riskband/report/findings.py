@@ -160,7 +160,7 @@ class Findings:
         for each in self.certificates.values():
             given = each.recipe["arguments"]
             if given.get("divergence") in DIVERGENCES and each.validity != REFUTED:
-                found.setdefault(given["divergence"], []).extend(np.ravel(given["budget"]).tolist())
+                found.setdefault(given["divergence"], []).extend(np.ravel(given.get("budget", [])).tolist())
         return found or ({_USUAL_DIVERGENCE: []} if self.band is not None else {})
 
     def named(self, name: str) -> Certificate | None:

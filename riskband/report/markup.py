@@ -8,7 +8,7 @@ runs no other (their hashes are in the page's content security policy).
 
 from __future__ import annotations
 
-PAGE = r"""<!doctype html>
+_TOP = r"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -16,6 +16,7 @@ PAGE = r"""<!doctype html>
 <meta name="generator" content="riskband {{ version }}">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src '{{ style_hash }}'; script-src '{{ script_hash }}'; base-uri 'none'; form-action 'none'">
 <meta name="color-scheme" content="light dark">
+{% if refresh %}<meta http-equiv="refresh" content="{{ refresh }}">{% endif %}
 <title>{{ view.title }} – {{ view.kind }}</title>
 <style>{{ style|safe }}</style>
 </head>
@@ -62,7 +63,11 @@ PAGE = r"""<!doctype html>
 {% macro heads(names) %}<thead><tr>{% for name in names if name %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>{% endmacro %}
 {# Beside each cell stands the head of its column, which a phone shows in the place of columns. #}
 {% macro cell(head, text, kind='') %}<td data-head="{{ head }}"{% if kind %} class="{{ kind }}"{% endif %}>{{ text }}</td>{% endmacro %}
-{% set measured_head = '' if view.is_public else 'Measured' %}
+"""
+
+PAGE = (
+    _TOP
+    + r"""{% set measured_head = '' if view.is_public else 'Measured' %}
 {% macro measured(text) %}{% if measured_head %}{{ cell(measured_head, text, 'number') }}{% endif %}{% endmacro %}
 {% macro numbers(rows, caption) %}
 {% set bound = 'Guaranteed' if rows|map(attribute='label')|unique|list == ['certificate'] else 'Bound' %}
@@ -252,6 +257,54 @@ PAGE = r"""<!doctype html>
 </body>
 </html>
 """
+)
+
+MONITOR_PAGE = (
+    _TOP
+    + r"""<header>
+<p class="kind">{{ view.kind }}</p>
+<h1>{{ view.title }}</h1>
+{{ terms(view.about) }}
+</header>
+<main>
+<section id="answer" aria-labelledby="h1">
+<h2 id="h1">1. Is it still what was certified?</h2>
+<div class="light {{ view.light.colour }}" role="status">
+<span class="sign" aria-hidden="true">{{ view.light.sign }}</span>
+<div><p class="word">{{ view.light.word }}</p><p>{{ view.light.reason }}</p></div>
+</div>
+{{ chart(view.evidence, 'evidence') }}
+{% call table('What is monitored: together it makes the evidence above.', ['Certificate', 'What it says', 'Its largest e-value']) %}
+{% for name, said, peak in view.claims %}
+<tr><th scope="row">{{ name }}</th>{{ cell('What it says', said) }}{{ cell('Its largest e-value', peak, 'number') }}</tr>
+{% endfor %}
+{% endcall %}
+{% for name, why in view.left_out %}
+<p class="note">Not monitored: {{ name }}, since {{ why }}.</p>
+{% endfor %}
+</section>
+<section id="today" aria-labelledby="h2">
+<h2 id="h2">2. Today</h2>
+{% call table(view.sure, ['What is bounded', 'Today']) %}
+{% for quantity, bound in view.today %}
+<tr><th scope="row">{{ quantity }}</th>{{ cell('Today', bound, 'number') }}</tr>
+{% endfor %}
+{% endcall %}
+<p class="note">All clients so far are taken for draws from one network. If it changed on the way, begin again with those that came after.</p>
+{% for figure in view.charts %}
+{{ chart(figure, 'chart-' ~ loop.index) }}
+{% endfor %}
+</section>
+<section id="true" aria-labelledby="h3">
+<h2 id="h3">3. What must be true</h2>
+<ul>{% for line in view.assumptions %}<li>{{ line }}</li>{% endfor %}</ul>
+</section>
+</main>
+<script>{{ script|safe }}</script>
+</body>
+</html>
+"""
+)
 
 STYLE = r"""
 :root { color-scheme: light dark; --back: #fff; --text: #1b1f24; --soft: #5b6470; --line: #d5dae1; --card: #f5f7f9; --bound: #0067a6; --worst-0: #b3450b; --worst-1: #7a3fa0; --worst-2: #00745a; --worst-3: #7a5c00; --green: #00644a; --amber: #7a4d00; --red: #a01c2c; --grey: #4a5361; --wash: 8%; }

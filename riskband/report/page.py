@@ -131,25 +131,30 @@ def _rendered(
     digests = {name: _digest(each) for name, each in shown.items() if name in hashed}
     if not (holds or public):
         stored |= {"page": page, "sha256": digests}  # what is signed
-    from jinja2.utils import htmlsafe_json_dumps  # it is there: the template is made
+    check_installed("jinja2", extra="report")
+    from jinja2.utils import htmlsafe_json_dumps
 
-    template, text = _template(), htmlsafe_json_dumps(stored, allow_nan=False)
+    text = htmlsafe_json_dumps(stored, allow_nan=False)
     signed = "" if public else hashlib.sha256(text.encode("utf-8")).hexdigest()
     style = STYLE.replace("{sha256}", f"SHA-256 {signed}" if signed else "")
-    return template.render(
+    return written(
+        PAGE,
+        style,
         view=view,
         stored=text,
         signed=signed,
         holds=holds,
         withheld=NOT_RECOMPUTABLE,
         still_public=STILL_PUBLIC if is_scaled(found.answers) else f"{STILL_PUBLIC} {NOISY}",
-        version=rb.__version__,
-        style=style,
-        script=SCRIPT,
-        style_hash=_hash(style),
-        script_hash=_hash(SCRIPT),
         digests=digests,
+        refresh=None,
     )
+
+
+def written(markup: str, style: str = STYLE.replace("{sha256}", ""), **said: Any) -> str:
+    """Return a page of this markup, with what is said on it; raises ImportError, with what to do, without jinja2."""
+    hashes = {"style_hash": _hash(style), "script_hash": _hash(SCRIPT)}
+    return _template(markup).render(version=rb.__version__, style=style, script=SCRIPT, **hashes, **said)
 
 
 def page_again(page: Mapping[str, Any], stored: Mapping[str, Certificate], gate: Gate | None) -> str:
@@ -199,13 +204,13 @@ def _given(
 
 
 @cache
-def _template() -> Template:
+def _template(markup: str) -> Template:
     check_installed("jinja2", extra="report")
     from jinja2 import Environment, StrictUndefined  # only pages need it
 
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False}  # and keys as they are: the order of axes counts
-    return environment.from_string(PAGE)
+    return environment.from_string(markup)
 
 
 def _check_one_evaluation(answers_of: Mapping[str, Mapping[str, Any]]) -> None:

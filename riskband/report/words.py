@@ -137,7 +137,7 @@ def ends_of(certificate: Certificate) -> tuple[FloatArray | None, FloatArray | N
     scale, upper = scale_of(certificate.recipe["answers"]), np.asarray(certificate.value)
     lower = None if certificate.lower is None else np.asarray(certificate.lower)
     if scale is None:
-        return lower, upper
+        return lower, None if certificate.is_open else upper
     low, high = (0.0, 1.0) if certificate.kind in ("harmed", "score_share") else (scale.low, scale.high)
     return None if lower is None or np.all(lower <= low) else lower, None if np.all(upper >= high) else upper
 
@@ -357,6 +357,15 @@ def of_rank(certificate: Certificate) -> str:
         return ""
     rank = f"by its rank among {num_clients_of(certificate.recipe['answers'])} clients"
     return f"by itself with probability at least {confidence(certificate.delta)}: {rank}"
+
+
+def estimated(certificate: Certificate) -> str:
+    """Return the estimate beside a lower bound of a divergence; or ""."""
+    if certificate.kind != "divergence":
+        return ""
+    found = certificate.details.get("estimate")
+    said = "infinite, or not made of such answers" if found is None else f"{float(found):.4g}"
+    return f"estimate by a histogram of 10 bins: {said}"
 
 
 def of_few(certificates: Mapping[str, Certificate]) -> str:

@@ -6,61 +6,17 @@ most that of the networks themselves, which no sample bounds from above.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from riskband.answers.risks import ClientRisks
-from riskband.bands.band import Band, check_band
-from riskband.certificate import weakest_validity
-from riskband.checks import FloatArray, check_count, check_losses
-from riskband.wording import confidence, exactly, rounded_down
-from riskband.wording.shown import Shown
+from riskband.bands.band import Band, band, band_alone, own_delta
+from riskband.certificate import Certificate, recipe
+from riskband.checks import FloatArray, as_number, check_count, check_losses, check_numbers
 from riskband.worst_cases.divergences import FDivergence, resolve_divergence
 
 _ROUNDING = 1e-12  # relative and absolute: the bound is lowered by so much
 _ALIKE = "clients of both networks measure alike: how risks are measured does not depend on the network"
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class DivergenceBound(Shown):
-    """A lower confidence bound of the divergence of a target network from the source network.
-
-    Attributes
-    ----------
-    value : float
-        The divergence is at least this, >= 0; `inf` where the target shows risks that the source cannot have.
-    divergence : str
-        Which.
-    delta : float
-        Probability that the bound fails: those of both bands, added.
-    validity : str
-        "certificate", or the weakest of what the assumptions leave.
-    assumptions : tuple of str
-        Those of both bands.
-    path : ndarray, shape (num_corners, 2)
-        Corners of (F(t), F'(t)) for the two members of the bands that are nearest to each other.
-    """
-
-    value: float
-    divergence: str
-    delta: float
-    validity: str
-    assumptions: tuple[str, ...]
-    path: FloatArray
-
-    shown = ("divergence", "delta", "validity")
-
-    def _words(self) -> str:
-        return f"at least {rounded_down(self.value)}" if np.isfinite(self.value) else "infinite"
-
-    @property
-    def statement(self) -> str:
-        """The bound in words, rounded down."""
-        sure = f"with probability at least {confidence(self.delta)} (delta = {exactly(self.delta)})"
-        what = f"the {self.divergence} divergence of the target from the source"
-        return f"{self.validity}: {what} is {self._words()}, {sure}"
 
 
 def divergence_estimate(
@@ -97,7 +53,13 @@ def divergence_estimate(
     return float(f.between(q, p))
 
 
-def divergence_lower_bound(source: Band, target: Band, *, divergence: str | FDivergence) -> DivergenceBound:
+def divergence_lower_bound(
+    source: Band | ClientRisks,
+    target: Band | ClientRisks,
+    *,
+    divergence: str | FDivergence,
+    delta: float | None = None,
+) -> Certificate:
     """Lower confidence bound of the divergence of the target network from the source network.
 
     The smallest divergence of any member of the target's band from any member of the source's, found exactly: the taut
@@ -105,29 +67,37 @@ def divergence_lower_bound(source: Band, target: Band, *, divergence: str | FDiv
 
     Parameters
     ----------
-    source, target : Band
-        Two-sided bands of clients of each network, both for true risks, or both with ``local="observed"``: sharper,
-        and as good where the clients of both networks measure on equally many examples. Each has its own delta; nothing
-        is assumed of how the two samples depend on each other.
+    source, target : ClientRisks, or Band
+        Answers of clients of each network, or two-sided bands of them, both for true risks, or both with
+        ``local="observed"``: sharper, and as good where the clients of both networks measure on equally many examples.
+        Of answers such bands are made, the sharper ones if all have the same number of examples. Nothing is assumed of
+        how the two samples depend on each other.
     divergence : str or FDivergence
         A name in `DIVERGENCES`, or your own.
+    delta : float, optional
+        With answers: probability that the bound fails, in (0, 1), for any number of divergences at once. Each band has
+        half of it. Bands given have their own.
 
     Returns
     -------
-    DivergenceBound
-        For any number of divergences at once. There is no such upper bound: clients that no sample shows can make the
-        divergence as large as one likes. Source: math §3.6.
+    Certificate
+        Its `lower` is the bound; its `value` is `inf`. There is no such upper bound: clients that no sample shows can
+        make the divergence as large as one likes. `details["estimate"]` is `divergence_estimate`, where it is finite
+        and the answers are as measured. Source: math §3.6.
 
     Raises
     ------
     ValueError
         If a band has one side only, the bands are about different risks, or about risks that were measured on different
-        numbers of examples, or the divergence is unknown.
+        numbers of examples, the divergence is unknown, or delta is given with bands or not with answers.
     """
-    for band in (source, target):
-        check_band(band)
+    if isinstance(source, ClientRisks) and isinstance(target, ClientRisks):
+        source, target = bands_of_both(source, target, delta=own_delta(delta))
+        delta = None
+    source, target = (band_alone(each, delta=delta) for each in (source, target))
+    for each in (source, target):
         for side in ("lower", "upper"):
-            band.require(side)
+            each.require(side)
     if source.subject != target.subject:
         raise ValueError(
             f"both bands must be about the same risks, got {source.subject!r} and {target.subject!r}; "
@@ -136,19 +106,68 @@ def divergence_lower_bound(source: Band, target: Band, *, divergence: str | FDiv
     if source.local == "observed":
         _check_alike(source.risks, target.risks)
     f = resolve_divergence(divergence)
-    path = taut_string(*_obstacles(source, target))
-    width, height = np.diff(path, axis=0).T
+    width, height = np.diff(taut_string(*_obstacles(source, target)), axis=0).T
     found = float(f.between(height, width))
     alike = (_ALIKE,) if source.local == "observed" else ()
-    assumptions = tuple(dict.fromkeys((*source.assumptions, *target.assumptions, *alike)))
-    return DivergenceBound(
-        value=max(found - _ROUNDING * (1.0 + found), 0.0) if np.isfinite(found) else found,
-        divergence=f.name,
+    estimate = np.inf
+    if source.risks.are_as_measured and target.risks.are_as_measured:
+        estimate = divergence_estimate(source.risks.values, target.risks.values, divergence=f)
+    return Certificate(
+        quantity=f"the {f.title} of the target network from the source network",
+        value=np.inf,
+        lower=max(found - _ROUNDING * (1.0 + found), 0.0),  # finite, as the sides of bands lie strictly within (0, 1)
         delta=source.delta + target.delta,
-        validity=weakest_validity(assumptions),
-        assumptions=assumptions,
-        path=path,
+        method=f"taut string, {source.method} band and {target.method} band",
+        assumptions=tuple(dict.fromkeys((*source.assumptions, *target.assumptions, *alike))),
+        details={"estimate": np.array(estimate)} if np.isfinite(estimate) else {},
+        recipe=recipe("divergence_lower_bound", {"divergence": f.name, "target": target.provenance()}, source),
     )
+
+
+def bands_of_both(source: ClientRisks, target: ClientRisks, *, delta: float) -> tuple[Band, Band]:
+    """Return bands of two networks that can be compared, with half of delta each: the sharper ones where they may be.
+
+    These are of measured risks, which all clients of both networks must measure on equally many examples.
+    """
+    sizes = np.concatenate([source.num_examples, target.num_examples])
+    local = "observed" if np.all(sizes == sizes[0]) else "marginal"
+    first, second = (band(each, delta=delta / 2.0, local=local) for each in (source, target))
+    return first, second
+
+
+def next_estimate(estimates: npt.ArrayLike, *, alpha: float) -> float:
+    """Bound on the estimated divergence of the next network, from those of past ones.
+
+    Parameters
+    ----------
+    estimates : array_like, shape (num_networks,)
+        Estimates of past networks, >= 0 or infinite, all made in one way (as many clients each, the same bins), which
+        is that of the next one.
+    alpha : float
+        Probability that the next one is larger, in (0, 1).
+
+    Returns
+    -------
+    float
+        The ceil((num_networks + 1)(1 - alpha))-th smallest, if the next estimate is exchangeable with these. It bounds
+        an *estimate* and no divergence. Source: math §3.6.
+
+    Raises
+    ------
+    ValueError
+        If an estimate is out of range, or they are too few for alpha: 1/alpha - 1 at least.
+    """
+    found = check_numbers("estimates", estimates, remedy="give one for each past network")
+    if found.ndim != 1 or not np.all(found >= 0.0):
+        raise ValueError(f"estimates must be one number >= 0 for each past network, got {estimates!r:.80}")
+    if not 0.0 < as_number(alpha) < 1.0:
+        raise ValueError(f"alpha must lie between 0 and 1, got {alpha!r:.80}; the next one is larger so often")
+    rank = int(np.ceil((found.size + 1) * (1.0 - alpha) * (1.0 - _ROUNDING)))
+    if rank > found.size:
+        needed = int(np.ceil(1.0 / alpha * (1.0 - _ROUNDING))) - 1
+        rule = f"past networks must be {needed} or more for alpha = {alpha:g}, got {found.size}"
+        raise ValueError(f"{rule}; wait for more, or allow a larger alpha")
+    return float(np.sort(found)[rank - 1])
 
 
 def _check_alike(source: ClientRisks, target: ClientRisks) -> None:

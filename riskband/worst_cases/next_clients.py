@@ -19,6 +19,7 @@ from riskband.answers.responses import INDEPENDENT_ASKED, INDEPENDENT_CLIENTS
 from riskband.answers.risks import ClientRisks, check_risks, shared_assumptions
 from riskband.answers.scaled import ScaledAnswers
 from riskband.bands.local_steps import OBSERVED_SIZES, assumed_of_sizes
+from riskband.betting import CONSTANT_STAKES, constant_stakes_upper_mean, others_upper_mean
 from riskband.certificate import Certificate, recipe
 from riskband.checks import (
     FloatArray,
@@ -41,6 +42,7 @@ SHIFTED_NETWORK = "the next clients are independent draws from the target networ
 NEXT_FIXED = "how many clients are next, and which, did not depend on what any client measured"
 AT_RANDOM = "the clients that were asked were drawn from the population at random, without replacement"
 
+_FEWEST_FOR_BETS = 5  # next clients; the mean of fewer is nearly their largest risk, and ranks are sharper
 _PART_OF_LIMITS = 0.2  # of delta, for the limits of true risks; ranks are coarse and need the rest
 _NUM_HALVINGS = 20  # of the range of local levels, whose logarithm is a few units long: to five digits
 _MOST_STEPS = 3 * 10**7  # of the walk through all ranks: half a second each time
@@ -58,6 +60,7 @@ def next_clients(
     rank: int | None = None,
     k: int | None = None,
     above: float | None = None,
+    mean: bool = False,
     divergence: str | FDivergence | None = None,
     budget: npt.ArrayLike = 0.0,
     population: int | None = None,
@@ -86,6 +89,9 @@ def next_clients(
     above : float, optional
         A risk in [0, 1), fixed beforehand: bounded is how many of the next clients measure more than it, from both
         sides, each with half of delta. Goes with measured risks, and without `rank` and `k`.
+    mean : bool
+        Only the mean of these clients' risks, which is bounded more sharply than with all k at once. Goes without
+        `rank`, `k`, `above` and a divergence.
     divergence : str or FDivergence, optional
         A name in `DIVERGENCES`, or your own: the next clients come from a target network.
     budget : float or array_like, shape (num_budgets,)
@@ -97,14 +103,14 @@ def next_clients(
         With a population: whether the bounds are for all of it, and not only for the others.
     local : {"observed", "marginal"}
         Whether it is about what the next clients would measure (default), of which only ranks are used, or about their
-        true risks, which needs limits of each client.
+        true risks, which needs limits of each client (a mean needs none).
 
     Returns
     -------
     Certificate
         A number, or a curve over `budget` and/or `k`, in that order; 1 where no answer bounds it (with `above` from 0
-        to all of the clients). Of all k at once, `details["mean"]` bounds the mean of these clients' risks. Source:
-        math §3.7, with a divergence math §3.8, with a population math §3.9.
+        to all of the clients). Of all k at once, `details["mean"]` bounds the mean of these clients' risks, too.
+        Source: math §3.7, with a divergence math §3.8, with a population or of the mean math §3.9.
 
     Raises
     ------
@@ -119,7 +125,7 @@ def next_clients(
                 "changes and scores"
             )
         terms: dict[str, Any] = {"delta": delta, "rank": rank, "k": k, "divergence": divergence, "budget": budget}
-        terms |= {"population": population, "including_seen": including_seen}
+        terms |= {"population": population, "including_seen": including_seen, "mean": mean}
         return on_scale(next_clients(risks.unit, num_next, **terms), risks)
     check_risks(risks)
     local, whole = check_choice("local", local, SINGLE_LOCAL), check_flag("including_seen", including_seen)
@@ -143,7 +149,14 @@ def next_clients(
             raise ValueError(f"above must be in [0, 1), got {above}; no client measures more than 1")
         if (rank, k, local) != (None, None, "observed"):
             raise ValueError("above counts clients by what they measure; leave out rank, k and local")
-    k = 1 if k is None and num_bounded == 1 and above is None else k
+    beside = [
+        name for name, each in {"rank": rank, "k": k, "above": above, "divergence": f}.items() if each is not None
+    ]
+    if check_flag("mean", mean) and beside:
+        raise ValueError(
+            f"mean=True is about all of these clients as they are, got {', '.join(beside)}; leave that out"
+        )
+    k = 1 if k is None and num_bounded == 1 and above is None and not mean else k
     k = None if k is None else check_count("k", k, minimum=1, remedy="1 is the largest risk of the next clients")
     if k is not None and k > num_bounded:
         raise ValueError(f"k must be at most the number of clients, {num_bounded}, got {k}; 1 is the largest risk")
@@ -153,6 +166,7 @@ def next_clients(
         "rank": rank,
         "k": k,
         "above": above,
+        "mean": mean or None,
         "local": local,
     }
     arguments |= {} if f is None else {"divergence": f.name, "budget": budgets}
@@ -168,11 +182,14 @@ def next_clients(
         if delta is None:
             raise ValueError("delta must be given, got none; or a rank, from which it follows")
         delta = check_delta(delta)
-        part = delta / budgets.size * (1.0 if local == "observed" else 1.0 - _PART_OF_LIMITS)
-        if above is None:
+        part = delta / budgets.size * (1.0 if mean or local == "observed" else 1.0 - _PART_OF_LIMITS)
+        if above is None and not mean:
             ranks = np.array([_ranks(num_seen, num_next, part, k, f, size, whole) for size in budgets.ravel().tolist()])
-    lower, axes, details = None, {"budget": budgets}, {}
-    if above is not None:
+    lower, axes, details, method = None, {"budget": budgets}, {}, "ranks"
+    if mean:
+        found, method = _upper_mean(risks, num_next, part, whole=whole, local=local)
+        value = np.full(budgets.shape, found)
+    elif above is not None:
         ends = [_num_above(risks, num_next, above, part / 2.0, f, size, whole) for size in budgets.ravel().tolist()]
         lower, value = np.array(ends, dtype=np.float64).T.reshape(2, *budgets.shape)
     else:
@@ -186,15 +203,17 @@ def next_clients(
             value, axes["k"] = bounds.reshape(*budgets.shape, num_bounded), np.arange(1.0, num_bounded + 1.0)
             details = {"mean": bounds.mean(axis=1).reshape(budgets.shape)}
     return Certificate(
-        quantity=_quantity(k, above, num_next, population, whole, local, None if f is None else ball(f, budgets)),
+        quantity=_quantity(
+            "mean" if mean else k, above, num_next, population, whole, local, None if f is None else ball(f, budgets)
+        ),
         value=value,
         lower=lower,
         axes=axes,
         details=details,
         delta=delta,
-        method="ranks",
+        method=method,
         assumptions=(
-            *_assumed_of_those_asked(risks, population, local),
+            *_assumed_of_those_asked(risks, population, local, needs_limits=method == "ranks"),
             *((within(f), SHIFTED_NETWORK) if f is not None else (SAME_NETWORK,) if population is None else ()),
             NEXT_FIXED,
             *chosen_before(
@@ -236,15 +255,34 @@ def _check_rank(rank: int, num_seen: int, *, is_alone: bool) -> int:
     return found
 
 
-def _assumed_of_those_asked(risks: ClientRisks, population: int | None, local: str) -> tuple[str, ...]:
-    shared = shared_assumptions(risks, needs_binary=local != "observed")
+def _upper_mean(risks: ClientRisks, num_next: int, delta: float, *, whole: bool, local: str) -> tuple[float, str]:
+    """Upper limit for the mean of the next clients, or of these and those seen, and its method (math §3.9)."""
+    bounded = risks.bounded(risks.values)
+    values = risks.worst_completion(bounded.in_unit)
+    if whole and local != "observed":  # of those seen the true risks are as unknown
+        found, method = bounded.from_unit(constant_stakes_upper_mean(values, delta=delta)), CONSTANT_STAKES
+    elif num_next < _FEWEST_FOR_BETS:
+        found, method = float(np.mean(next_clients(risks, num_next, delta=delta, local=local).value)), "ranks"
+    else:
+        found = bounded.from_unit(others_upper_mean(values, num_others=num_next, delta=delta))
+        method = CONSTANT_STAKES
+    if whole and local == "observed":
+        found = float(values.sum() + num_next * found) / (values.size + num_next)
+    return min(max(found, 0.0), 1.0), method
+
+
+def _assumed_of_those_asked(
+    risks: ClientRisks, population: int | None, local: str, *, needs_limits: bool
+) -> tuple[str, ...]:
+    shared = shared_assumptions(risks, needs_binary=local != "observed" and needs_limits)
     if population is not None:
         shared = tuple(AT_RANDOM if line in (INDEPENDENT_CLIENTS, INDEPENDENT_ASKED) else line for line in shared)
-    return (*shared, OBSERVED_SIZES if local == "observed" else assumed_of_sizes(risks))
+    sizes = (OBSERVED_SIZES,) if local == "observed" else (assumed_of_sizes(risks),) if needs_limits else ()
+    return (*shared, *sizes)
 
 
 def _quantity(
-    k: int | None,
+    k: int | str | None,
     above: float | None,
     num_next: int,
     population: int | None,
@@ -259,7 +297,7 @@ def _quantity(
     if above is not None:
         where = "" if network is None else f" on {network}"
         return f"the number of clients, of {who}, that would measure a risk above {exactly(above)}{where}"
-    which = "k-th largest" if k is None else _ordinal(k)
+    which = k if isinstance(k, str) else "k-th largest" if k is None else _ordinal(k)
     risk = "the risk" if num_clients == 1 else f"the {which} risk"
     clients = "the next client" if who == "the next 1" else f"{who} clients"
     said = f"{risk} that {clients} would measure" if local == "observed" else f"{risk} of {clients}"

@@ -1,19 +1,21 @@
 """How many clients, with how many examples each, a requirement needs to pass: an estimate, made before asking any.
 
-Networks are drawn from a distribution of risks that is assumed, or fitted to a pilot. Each is given to the gate that
-will judge the real answers, and how often it says PASS is the power.
+Networks are drawn from a distribution that is assumed or fitted to a pilot, or from the answers of a pilot. Each is
+given to the gate that will judge the real answers, and how often it says PASS is the power.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.special import bdtr, betaincinv, ndtri
 
 from riskband.answers.risks import ClientRisks
+from riskband.answers.scaled import ClientChanges, ScaledAnswers
 from riskband.checks import (
     FloatArray,
     IntArray,
@@ -27,16 +29,30 @@ from riskband.checks import (
 from riskband.functionals.distributions import RiskDistribution
 from riskband.wording import TRAINERS_ANSWERED, exactly
 from riskband.wording.shown import Drawn, to_pandas
-from riskband.worst_cases.requirements import FAIL, NEXT, WORST_MEAN, WORST_SHARE, Requirement, ends_of, is_of_next
+from riskband.worst_cases.next_clients import AT_RANDOM
+from riskband.worst_cases.requirements import (
+    FAIL,
+    NEXT,
+    WORST_MEAN,
+    WORST_SHARE,
+    Requirement,
+    ends_of,
+    is_of_next,
+    read_requirements,
+)
+from riskband.worst_cases.scaled import ScaledNumber, families_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
+Pilot = ClientRisks | ScaledAnswers
+
 PLAN_SCHEMA = "riskband.plan/1"
 DEFAULT_POWER = 0.8
-_FEWEST, MOST_CLIENTS = 2, 4_096  # clients that are tried
+_FEWEST, _MOST = 2, 4_096  # clients that are tried
 _LARGEST_SIZE = 20_000  # examples of a client
 _NUM_ATOMS = 2_000  # of a Beta distribution
+_DRAWS_OF_EACH = 64  # clients drawn for each of them, so that the mean change is off by 1/350 of what clients differ by
 _FIRST_CERTIFIED = 40  # networks
 _SURE = 3.0  # standard errors between a power and the wanted one that settle which is larger
 _FIRST = 32  # clients with which a search begins
@@ -45,7 +61,10 @@ _LEVELS = np.array([0.5, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.98, 0.99, 0.9
 _FINENESS = 32  # the number of clients is found to one part in so many
 _DOUBT = 0.1  # of a network, that a prediction is wrong where none was seen to be
 _RIDGE = 0.01  # of the regression, which has about as many averages as networks at first
-_PRIOR = "write prior='beta:MEAN:SD', as in 'beta:0.12:0.07', or give a RiskDistribution"
+_PRIOR = (
+    "write prior='beta:0.12:0.07' (mean and sd), for two models 'change:MEAN:SD:DIFFER', or give a RiskDistribution"
+)
+_CHANGE = "write prior='change:MEAN:SD:DIFFER' or 'change:MEAN:SD:DIFFER:OLD', as in 'change:-0.01:0.02:0.1:0.15'"
 
 
 class _Effort(NamedTuple):
@@ -66,8 +85,8 @@ class Option(NamedTuple):
     ----------
     num_clients : int
         How many answer.
-    num_examples : int
-        Of each client.
+    num_examples : int or None
+        Of each client; None if they answer as in a pilot.
     power : float
         Estimated probability that the gate says PASS.
     cost : float or None
@@ -75,9 +94,19 @@ class Option(NamedTuple):
     """
 
     num_clients: int
-    num_examples: int
+    num_examples: int | None
     power: float
     cost: float | None = None
+
+    @property
+    def who(self) -> str:
+        """The clients in words."""
+        return _who(self.num_clients, self.num_examples)
+
+
+def _who(num_clients: int, num_examples: int | None) -> str:
+    examples = f" with {num_examples:,} examples each" if num_examples else ""
+    return f"{num_clients:,} clients{examples}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -96,7 +125,7 @@ class Plan(Drawn):
     options : tuple of Option
         For each number of examples, in increasing order, the smallest number of clients that was found.
     too_few : tuple of int
-        Numbers of examples with which not even 4,096 clients reach the power.
+        Numbers of examples with which no number of clients that can be tried reaches the power.
     at_hand : tuple of Option
         The power with the clients that there are, for the same numbers of examples; empty if they were not named.
     tried : tuple of Option
@@ -121,24 +150,20 @@ class Plan(Drawn):
     shown = ("delta",)
 
     def _words(self) -> str:
-        best = self.best
-        return (
-            f"estimate, {self.requirement}, {best.num_clients} clients of {best.num_examples}, power={best.power:.2f}"
-        )
+        return f"estimate, {self.requirement}, {self.best.who}, power={self.best.power:.2f}"
 
     @property
     def best(self) -> Option:
         """The cheapest option; without costs, or among equals, that of fewest clients, then of fewest examples."""
-        return min(self.options, key=lambda option: (option.cost or 0.0, option.num_clients, option.num_examples))
+        return min(self.options, key=lambda option: (option.cost or 0.0, option.num_clients, option.num_examples or 0))
 
     @property
     def statement(self) -> str:
         """What is needed, and how likely that is to be enough."""
         best = self.best
-        need = f"{best.num_clients:,} clients with {best.num_examples:,} examples each"
         price = "" if best.cost is None else f", at a cost of {best.cost:,.15g}"
         what = f"{self.requirement} (delta = {exactly(self.delta)})"
-        said = f"{need} pass {what} with probability about {best.power:.2f}{price}"
+        said = f"{best.who} pass {what} with probability about {best.power:.2f}{price}"
         here = next((each for each in self.at_hand if each.num_examples == best.num_examples), None)
         if here is not None:
             is_enough = here.power >= self.power
@@ -179,9 +204,10 @@ def plan(
     delta: float,
     shift: str | None = None,
     prior: str | RiskDistribution | None = None,
-    pilot: ClientRisks | None = None,
+    pilot: Pilot | None = None,
     num_examples: int | Sequence[int] | None = None,
     num_clients: int | None = None,
+    population: int | None = None,
     power: float = DEFAULT_POWER,
     cost: tuple[float, float] | None = None,
     binary: bool | None = None,
@@ -193,27 +219,35 @@ def plan(
     Parameters
     ----------
     target : str or Requirement
-        As `require` reads it: "share:0.3<=0.1", "mean<=0.2", "worst_mean:chi2:0.1<=0.2", "next:20:0.3<=3".
+        As `require` reads it: "share:0.3<=0.1", "mean<=0.2", "worst_mean:chi2:0.1<=0.2", "next:20:0.3<=3", and of
+        changes and scores "change<=0.01", "harmed:0.02<=0.1", "score_quantile:0.1>=0.8".
     delta : float
         What `require` will be asked with, in (0, 1).
     shift : str, optional
         "chi2:0.1", a divergence and a budget: the target, a mean or a share, is for every network within it; next
         clients come from one within it.
     prior : str or RiskDistribution, optional
-        How the risks of clients are distributed: "beta:MEAN:SD", or a distribution of your own. Either this or `pilot`.
-    pilot : ClientRisks, optional
+        How the risks of clients are distributed: "beta:MEAN:SD", or a distribution of your own. Of two models
+        "change:MEAN:SD:DIFFER": mean and standard deviation of the clients' changes, and the share of examples that
+        only one of the models gets wrong, which clients count; "change:MEAN:SD:DIFFER:OLD" with the old model's mean
+        risk, if they give their two mean losses alone. Either this or `pilot`.
+    pilot : ClientRisks, ClientChanges or ClientScores, optional
         Earlier answers; a Beta distribution is fitted to their risks. Of 0-1 losses, the noise that the examples of a
         client add to its mean loss is taken out; of others it cannot be, which makes the plan larger than it need be.
+        Changes and scores are drawn again from those of the pilot.
     num_examples : int or sequence of int, optional
-        Examples of each client; several make a frontier. Default: the median of the pilot.
+        Examples of each client; several make a frontier. Default: the median of the pilot. Not with a pilot of changes
+        or scores, whose clients keep theirs.
     num_clients : int, optional
         How many clients there are, to be told how likely these are to be enough.
+    population : int, optional
+        The next clients that the target is about, and those asked before, are drawn at random from so many.
     power : float
         Probability of PASS that is wanted, in (delta, 1).
     cost : tuple of float, optional
         Of a client, and of an example of a client: K clients of n examples cost K·(first + n·second).
     binary : bool, optional
-        Whether the loss will be 0-1. Default: as in the pilot; with a prior, yes.
+        Whether the loss will be 0-1, of risks. Default: as in the pilot; with a prior, yes.
     seed : int
         Of the networks that are drawn; the same seed gives the same plan.
     say : callable, optional
@@ -228,7 +262,7 @@ def plan(
     ------
     ValueError
         If an argument is out of its range, the target is not true of the assumed network, so that nothing makes it
-        pass, or not even 4,096 clients reach the power.
+        pass, or not even 4,096 clients, or all that can be asked, reach the power.
 
     Examples
     --------
@@ -237,30 +271,34 @@ def plan(
     True
     """
     requirement = _with_shift(Requirement.of(target), shift)
+    world = _Assumed.of(prior, pilot, binary, check_seed(seed))
     sizes = _checked_sizes(num_examples, pilot)
-    world = _Assumed.of(prior, pilot, binary)
     truth = _checked_truth(requirement, world)
     delta, power = check_delta(delta), _checked_power(power, delta)
-    price = _checked_cost(cost)
+    price, most = _checked_cost(cost, sizes), _most_clients(requirement, population)
     remedy = "say how many clients you can ask"
     here = None if num_clients is None else check_count("num_clients", num_clients, minimum=_FEWEST, remedy=remedy)
-    goal = _Goal(requirement, world, truth, delta, power, price, check_seed(seed), say or (lambda line: None))
+    if here is not None and here > most:
+        raise ValueError(f"num_clients must be at most {most:,} for {requirement}, got {here:,}; {remedy}")
+    goal = _Goal(requirement, world, truth, delta, power, price, most, seed, say or (lambda line: None))
     searches = [_Search(goal, size) for size in sizes]
     best: dict[int, Option | None] = {}
     for search in searches:
         known = [option.num_clients for option in best.values() if option is not None]
-        best[search.num_examples] = search.smallest(known[-1] if known else _FIRST)
+        best[search.num_examples] = search.smallest(known[-1] if known else min(_FIRST, most))
     options = tuple(option for option in best.values() if option is not None)
     if not options:
         raise ValueError(
-            f"no plan for {requirement}: not even {MOST_CLIENTS:,} clients with {max(sizes):,} examples each pass with "
+            f"no plan for {requirement}: not even {_who(most, sizes[-1])} pass with "
             f"probability {power:g}; the number is {truth:.4g}{' on average' * is_of_next(requirement)} if the "
             "assumption is right: ask for more examples, or a limit farther from it"
         )
     at_hand = () if here is None else tuple(search.look(here, _PRECISE).option for search in searches)
     tried = tuple(search.found[size].option for search in searches for size in sorted(search.found))
     too_few = tuple(size for size, option in best.items() if option is None)
-    return Plan(requirement, delta, power, truth, options, too_few, at_hand, tried, price, world.assumptions)
+    is_finite = population is not None or requirement.name.startswith(f"{NEXT}:all:")
+    assumed = (*world.assumptions, AT_RANDOM) if is_finite else world.assumptions
+    return Plan(requirement, delta, power, truth, options, too_few, at_hand, tried, price, assumed)
 
 
 def _with_shift(requirement: Requirement, shift: str | None) -> Requirement:
@@ -277,7 +315,27 @@ def _with_shift(requirement: Requirement, shift: str | None) -> Requirement:
     return Requirement(":".join([names[head], *parameters, str(shift)]), "<=", requirement.limit)
 
 
-def _checked_sizes(num_examples: int | Sequence[int] | None, pilot: ClientRisks | None) -> list[int]:
+def _most_clients(requirement: Requirement, population: int | None) -> int:
+    """How many are tried at most; of a federation, all but those who come next."""
+    most, (family, *parameters) = int(min(_MOST, requirement.number.most_clients)), requirement.name.split(":")
+    if population is None:
+        return most
+    size = check_count("population", population, minimum=1, remedy="it counts all clients of the federation")
+    left = size - int(parameters[0]) if family == NEXT and len(parameters) == 2 else 0
+    if left < _FEWEST:
+        raise ValueError(
+            f"population must leave {_FEWEST} clients to ask beside those of '{NEXT}:20:0.3<=3', got {size} for "
+            f"'{requirement}'; for a verdict on all of them write '{NEXT}:all:{size}:0.3<=5', without the population"
+        )
+    return min(most, left)
+
+
+def _checked_sizes(num_examples: int | Sequence[int] | None, pilot: Pilot | None) -> list[int]:
+    """Numbers of examples, in increasing order; a single 0 if clients keep those of a pilot."""
+    if isinstance(pilot, ScaledAnswers):
+        if num_examples is not None:
+            raise ValueError("clients of a pilot of changes or scores keep their examples; leave num_examples out")
+        return [0]
     if num_examples is None:
         if pilot is None:
             raise ValueError("num_examples must be given with a prior; it is how many examples each client will have")
@@ -292,7 +350,7 @@ def _checked_sizes(num_examples: int | Sequence[int] | None, pilot: ClientRisks 
 
 
 def _checked_truth(requirement: Requirement, world: _Assumed) -> float:
-    truth = requirement.number.value(world.risks)
+    truth = world.truth(requirement)
     # What next clients will measure is not settled by the network.
     if not is_of_next(requirement) and requirement.verdict(truth, truth) == FAIL:
         raise ValueError(
@@ -311,39 +369,103 @@ def _checked_power(power: float, delta: float) -> float:
     return number
 
 
-def _checked_cost(cost: object) -> tuple[float, float] | None:
+def _checked_cost(cost: object, sizes: Sequence[int]) -> tuple[float, float] | None:
     if cost is None:
         return None
     try:
         prices = np.asarray(cost if isinstance(cost, (tuple, list, np.ndarray)) else (), dtype=np.float64)
     except (TypeError, ValueError):  # of texts, or of lists of several lengths
         prices = np.empty(0)
-    if prices.shape != (2,) or not np.all(np.isfinite(prices)) or prices.min() < 0.0 or prices.max() == 0.0:
-        raise ValueError(f"cost must be two numbers >= 0, of a client and of an example, not both 0, got {cost!r:.80}")
+    is_wrong = prices.shape != (2,) or not np.all(np.isfinite(prices)) or prices.min() < 0.0 or prices.max() == 0.0
+    if is_wrong or (prices[1] and 0 in sizes):
+        fixed = ", which is 0 where clients keep those of a pilot" * (0 in sizes)
+        raise ValueError(
+            f"cost must be two numbers >= 0, of a client and of an example{fixed}, not both 0, got {cost!r:.80}"
+        )
     return float(prices[0]), float(prices[1])
 
 
 class _Assumed(NamedTuple):
     """What is assumed of clients."""
 
-    risks: RiskDistribution
-    binary: bool
+    truth: Callable[[Requirement], float]
+    answers: Callable[[int], _Answers]  # of clients with so many examples
     assumptions: tuple[str, ...]
 
     @classmethod
-    def of(cls, prior: str | RiskDistribution | None, pilot: ClientRisks | None, binary: bool | None) -> _Assumed:
+    def of(cls, prior: str | RiskDistribution | None, pilot: Pilot | None, binary: bool | None, seed: int) -> _Assumed:
         if (prior is None) == (pilot is None):
             raise ValueError(
                 f"a plan needs either a prior or a pilot, got {'none' if prior is None else 'both'}; {_PRIOR}"
             )
+        fresh = "the clients that will answer are fresh, drawn like these, and those of a pilot are not counted again"
+        of_changes = prior if isinstance(prior, str) and prior.lower().startswith("change:") else None
+        if binary is not None and (of_changes or isinstance(pilot, ScaledAnswers)):
+            raise ValueError("binary is about risks; of changes the prior or the pilot says it, so leave it out")
+        if isinstance(pilot, ScaledAnswers):
+            return cls(partial(truth_on_scale, pilot), lambda _: _Answers.like(pilot), (*_drawn_again(pilot), fresh))
+        same = "every client has the same number of examples"
+        if of_changes:
+            true, drawn, lines = _prior_of_changes(of_changes, seed)
+            return cls(partial(truth_on_scale, true), lambda size: _Answers.like(drawn(size)), (*lines, same, fresh))
         if pilot is not None:
             remedy = "make it of the earlier answers: ClientRisks(losses, num_examples)"
             check_kind("pilot", pilot, ClientRisks, remedy=remedy)
         is_binary = (pilot is None or pilot.binary) if binary is None else check_flag("binary", binary)
         risks, lines = _prior_distribution(prior) if pilot is None else pilot_distribution(pilot)
         kind = "the loss is 0-1" if is_binary else "losses are 0 or 1, the noisiest kind, but the gate does not know it"
-        fresh = "the clients that will answer are fresh, drawn like these, and those of a pilot are not counted again"
-        return cls(risks, is_binary, (*lines, "every client has the same number of examples", kind, fresh))
+        answers = partial(_Answers.of_risks, risks, is_binary)
+        return cls(lambda asked: asked.number.value(risks), answers, (*lines, same, kind, fresh))
+
+
+def truth_on_scale(answers: ScaledAnswers, requirement: Requirement) -> float:
+    """Return the number that is required if these are all the clients there are."""
+    read_requirements(requirement, answers)
+    number, scale = ScaledNumber.of(requirement.name, families_of(answers)), answers.scale
+    if number.shift is None:
+        return number.measured(answers)
+    worst = Requirement(":".join([WORST_MEAN, *requirement.name.split(":")[1:]]), "<=", 0.5)
+    return float(scale.from_unit(np.asarray(worst.number.value(RiskDistribution.of_values(answers.unit.values)))))
+
+
+def _drawn_again(pilot: ScaledAnswers) -> tuple[str, ...]:
+    """What it assumes to draw clients from a pilot."""
+    pilot.require_certain_answers("a plan", "a pilot without missing='worst' or contamination")
+    size, of_trainers = len(pilot), (TRAINERS_ANSWERED,) if pilot.answered_by == "trainers" else ()
+    line = f"clients are taken to answer as the {size} of the pilot did, each like one of these, with as many examples"
+    rare = f"what fewer than one client in {size} has is not in the plan: a pilot of few makes it too hopeful"
+    return line, rare, *of_trainers
+
+
+def _prior_of_changes(prior: str, seed: int) -> tuple[ClientChanges, Callable[[int], ClientChanges], tuple[str, ...]]:
+    """True changes that a prior stands for, clients with so many examples drawn from them, and what it assumes."""
+    try:
+        mean, spread, differ, *old = map(float, prior.split(":")[1:])
+        only_old = (differ - mean) / 2.0  # share of examples that only the old model gets wrong
+        (before,) = old or (only_old,)
+    except ValueError as error:
+        raise ValueError(f"prior {prior!r:.80} cannot be read; {_CHANGE}") from error
+    is_within = 0.0 < differ < 1.0 and spread > 0.0 and mean**2 + spread**2 < differ**2
+    if not (is_within and only_old <= before <= only_old + 1.0 - differ):
+        raise ValueError(
+            "changes lie within DIFFER, a share of examples in (0, 1): MEAN² + SD² must be below DIFFER², SD above 0, "
+            f"and OLD from (DIFFER - MEAN)/2 to 1 - (DIFFER + MEAN)/2, got {prior!r:.80}; {_CHANGE}"
+        )
+    shares = _beta(0.5 + mean / differ / 2.0, spread / differ / 2.0).risks  # of these examples, that it gets worse
+
+    def drawn(num_examples: int) -> ClientChanges:
+        rng, of_each = np.random.default_rng((seed, num_examples)), np.repeat(shares, _DRAWS_OF_EACH)
+        num_differ = rng.binomial(num_examples, differ, of_each.size)
+        worse = rng.binomial(num_differ, of_each)
+        both = rng.binomial(num_examples - num_differ, (before - only_old) / (1.0 - differ))
+        first, second = ((each + both) / num_examples for each in (num_differ - worse, worse))
+        return ClientChanges(first, second, num_examples, True, num_worse=None if old else worse)
+
+    law = f"the changes of clients are taken to be Beta-distributed with mean {mean:g}, standard deviation {spread:g} "
+    law += f"and ends ±{differ:g}, the share of examples of each that only one of the models gets wrong"
+    known = "clients count these examples; of two mean losses alone all but a mean needs more: add OLD to the prior"
+    known = f"the old model's risk is {before:g} on average, and clients give two mean losses" if old else known
+    return ClientChanges(differ * (1.0 - shares), differ * shares, 1, False), drawn, (law, known, "the loss is 0-1")
 
 
 def _prior_distribution(prior: str | RiskDistribution | None) -> tuple[RiskDistribution, tuple[str, ...]]:
@@ -376,7 +498,6 @@ def _beta(mean: float, spread: float) -> RiskDistribution:
 
 def pilot_distribution(pilot: ClientRisks) -> tuple[RiskDistribution, tuple[str, ...]]:
     """Beta distribution with the mean of the pilot, and the variance between its clients."""
-    pilot.require_independent("the pilot of a plan")
     pilot.require_certain_answers("a plan", "a pilot without noise, missing='worst' or contamination")
     values, size = pilot.values, pilot.num_examples
     mean, variance = float(values.mean()), float(values.var(ddof=1))
@@ -403,35 +524,54 @@ def pilot_distribution(pilot: ClientRisks) -> tuple[RiskDistribution, tuple[str,
 
 
 class _Answers:
-    """What clients with one number of examples measure: counts of wrong ones, by inversion of their distribution."""
+    """What a client answers, one of many things, with the number of each that predicts bounds."""
 
-    def __init__(self, risks: RiskDistribution, num_examples: int) -> None:
+    def __init__(self, values: FloatArray, cdf: FloatArray, made: Callable[[IntArray], ClientRisks | ScaledAnswers]):
+        v, self.of_value = np.unique(values, return_inverse=True)
+        self.cdf, self.made = cdf / cdf[-1], made  # `made` gives the answers of clients, by what each answers
+        self.masses = np.bincount(self.of_value, np.diff(self.cdf, prepend=0.0))
+        cuts = np.unique(values[np.minimum(np.searchsorted(cdf, _LEVELS), values.size - 1)])
+        terms = [v, v**2, v**3, v**4, *((v >= cut) for cut in cuts), *(np.maximum(v - cut, 0.0) for cut in cuts)]
+        self.terms = np.column_stack(terms).astype(np.float64)
+
+    @classmethod
+    def of_risks(cls, risks: RiskDistribution, binary: bool, num_examples: int) -> _Answers:
+        """Counts of wrong examples."""
         counts = np.arange(num_examples + 1)
         cdf = np.zeros(counts.size)
         for risk, weight in zip(risks.risks, risks.weights, strict=True):
             cdf += weight * bdtr(counts, num_examples, risk)
-        v = self.values = counts / num_examples
-        self.cdf = cdf / cdf[-1]
-        cuts = np.unique(v[np.minimum(np.searchsorted(cdf, _LEVELS), num_examples)])
-        terms = [v, v**2, v**3, v**4, *((v >= cut) for cut in cuts), *(np.maximum(v - cut, 0.0) for cut in cuts)]
-        self.terms = np.column_stack(terms).astype(np.float64)
+        values = counts / num_examples
+        return cls(values, cdf, lambda drawn: ClientRisks(values[drawn], num_examples, binary))
+
+    @classmethod
+    def like(cls, pilot: ScaledAnswers) -> _Answers:
+        """What any of these clients answered, all equally likely."""
+        order = np.argsort(pilot.unit.values, kind="stable")
+        fields = {name: getattr(pilot, name) for name in (*pilot.stored, "num_worse") if hasattr(pilot, name)}
+        each = {name: value[order] for name, value in fields.items() if isinstance(value, np.ndarray)}
+
+        def made(drawn: IntArray) -> ScaledAnswers:
+            return type(pilot)(**{**fields, **{name: value[drawn] for name, value in each.items()}})
+
+        return cls(pilot.unit.values[order], np.arange(1.0, order.size + 1.0), made)
 
     def draw(self, shape: tuple[int, int], *seed: int) -> IntArray:
-        """Counts for some networks, of that shape (num_networks, num_clients)."""
+        """What the clients of some networks answer, of that shape (num_networks, num_clients)."""
         return np.searchsorted(self.cdf, np.random.default_rng(seed).random(shape), side="right")
 
-    def averages(self, counts: IntArray) -> FloatArray:
+    def averages(self, drawn: IntArray) -> FloatArray:
         """Averages over the clients of each network, and two functions of them; shape (num_networks, num_averages)."""
-        return _with_functions(np.stack([np.take(term, counts).mean(axis=1) for term in self.terms.T], axis=1))
+        values = self.of_value[drawn]
+        return _with_functions(np.stack([np.take(term, values).mean(axis=1) for term in self.terms.T], axis=1))
 
     def drawn_averages(self, num_networks: int, num_clients: int, *seed: int) -> FloatArray:
-        """The same for networks that are drawn for them alone: by how many of their clients have each count."""
-        masses = np.diff(self.cdf, prepend=0.0)
-        rows = max(1, _MOST_AT_ONCE // masses.size)
+        """The same for networks that are drawn for them alone: by how many of their clients have each value."""
+        rows = max(1, _MOST_AT_ONCE // self.masses.size)
         blocks = []
         for first in range(0, num_networks, rows):
             rng = np.random.default_rng((*seed, first))
-            having = rng.multinomial(num_clients, masses, size=min(rows, num_networks - first))
+            having = rng.multinomial(num_clients, self.masses, size=min(rows, num_networks - first))
             blocks.append(_with_functions(having @ self.terms / num_clients))
         return np.concatenate(blocks)
 
@@ -450,6 +590,7 @@ class _Goal(NamedTuple):
     delta: float
     power: float
     cost: tuple[float, float] | None
+    most_clients: int
     seed: int
     say: Callable[[str], None]
 
@@ -467,30 +608,30 @@ class _Search:
 
     def __init__(self, goal: _Goal, num_examples: int) -> None:
         self.goal, self.num_examples = goal, num_examples
-        self.answers = _Answers(goal.world.risks, num_examples)
+        self.answers = goal.world.answers(num_examples)
         self.found: dict[int, _Seen] = {}
 
     def smallest(self, first: int) -> Option | None:
         """Narrow the bracket of the number of clients, each time to where the last one tried says that it is."""
-        low, high, tried = _FEWEST - 1, MOST_CLIENTS + 1, first
+        most = self.goal.most_clients
+        low, high, tried = _FEWEST - 1, most + 1, first
         while high - low > max(1, high // _FINENESS):
             is_enough = self.look(tried, _ROUGH).option.power >= self.goal.power
             low, high = (low, tried) if is_enough else (tried, high)
             tried = self._next(self.found[tried], low, high)
         # A rough search may have been lucky.
-        while high <= MOST_CLIENTS and self.look(high, _PRECISE).option.power < self.goal.power:
+        while high <= most and self.look(high, _PRECISE).option.power < self.goal.power:
             high += max(1, high // _FINENESS)
-        return self.found[high].option if high <= MOST_CLIENTS else None
+        return self.found[high].option if high <= most else None
 
     def look(self, num_clients: int, effort: _Effort) -> _Seen:
         """Power with so many clients, and the margins that it comes from."""
         power, margins = self._power(num_clients, effort)
         cost = self.goal.cost
         price = None if cost is None else num_clients * (cost[0] + self.num_examples * cost[1])
-        option = Option(num_clients, self.num_examples, power, price)
+        option = Option(num_clients, self.num_examples or None, power, price)
         self.found[num_clients] = _Seen(option, float(margins.mean()), float(margins.std()))
-        size = f"{num_clients:,} clients with {self.num_examples:,} examples each"
-        self.goal.say(f"{size} pass with probability about {power:.2f}")
+        self.goal.say(f"{option.who} pass with probability about {power:.2f}")
         return self.found[num_clients]
 
     def _next(self, seen: _Seen, low: int, high: int) -> int:
@@ -524,11 +665,10 @@ class _Search:
             size = min(2 * size, most)
             margins = np.append(margins, self._margins(networks[margins.size : size]))
 
-    def _margins(self, counts: IntArray) -> FloatArray:
+    def _margins(self, drawn: IntArray) -> FloatArray:
         """By how much the certified end keeps to the limit, for each network: the gate says PASS from 0 on."""
-        goal, values = self.goal, self.answers.values
-        networks = (ClientRisks(values[each], self.num_examples, goal.world.binary) for each in counts)
-        ends = (ends_of(each, goal.requirement, delta=goal.delta) for each in networks)
+        goal = self.goal
+        ends = (ends_of(self.answers.made(each), goal.requirement, delta=goal.delta) for each in drawn)
         limit, is_upper = goal.requirement.limit, goal.requirement.relation == "<="
         return np.array([limit - upper if is_upper else lower - limit for lower, upper in ends])
 

@@ -29,12 +29,21 @@ from riskband.functionals.functional import resolve
 from riskband.search import largest_where, smallest_size
 from riskband.wording import chosen_before, confidence, exactly, in_full, rounded_down, rounded_up
 from riskband.wording.shown import Shown, shortened
+from riskband.worst_cases.divergence_bounds import divergence_lower_bound
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence, robust_mean
 from riskband.worst_cases.next_clients import next_clients
 from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
 from riskband.worst_cases.scaled import CHANGES, SCORES, ScaledNumber, change_bound, families_of, score_bound
 
-Source = Band | ClientRisks | ScaledAnswers
+
+class Networks(NamedTuple):
+    """Answers of clients of a source network, and of some of a target network."""
+
+    source: ClientRisks
+    target: ClientRisks
+
+
+Source = Band | ClientRisks | ScaledAnswers | Networks
 
 PASS, FAIL, NOT_DECIDED = "PASS", "FAIL", "NOT DECIDED"
 EXIT_STATUS: Mapping[str, int] = {FAIL: 1, NOT_DECIDED: 3, PASS: 0}
@@ -45,6 +54,7 @@ REQUIRED = "require "
 """Begins the name of a certificate that a verdict follows from."""
 
 WORST_MEAN, WORST_SHARE, NEXT = "worst_mean", "worst_share", "next"
+TARGET_MEAN, DIVERGENCE = "target_mean", "divergence"
 _MEANT = re.compile(r"\s*([^<>=]+?)\s*(=<|=>|<|>)\s*([^<>=]+?)\s*")
 _WRITTEN = re.compile(r"\s*(.+?)\s*(<=|>=)\s*(.+?)\s*")
 _LARGEST_TRIED = 4_096  # clients
@@ -64,6 +74,7 @@ class Number(NamedTuple):
     threshold: float | None = None  # the risk from which on a share counts clients
     shift: tuple[str, float] | None = None  # name of the divergence and the budget, within which any network may be
     counts_examples: bool = False  # as of a `Functional`
+    most_clients: float = math.inf  # that can be asked
 
 
 @dataclass(frozen=True)
@@ -75,7 +86,8 @@ class Requirement:
     name : str
         Of the number: a functional, as `bound` reads it, "worst_mean:DIVERGENCE:BUDGET",
         "worst_share:RISK:DIVERGENCE:BUDGET", or "next:CLIENTS:RISK", how many of so many next clients measure more
-        than the risk; "next:CLIENTS:RISK:DIVERGENCE:BUDGET" if they come from a target network.
+        than the risk; "next:CLIENTS:RISK:DIVERGENCE:BUDGET" if they come from a target network; or
+        "next:all:CLIENTS:RISK", how many of all clients of a finite federation of so many.
     relation : {"<=", ">="}
         Whether the limit is the largest or the smallest value allowed.
     limit : float
@@ -128,7 +140,7 @@ class Requirement:
     @property
     def number(self) -> Number:
         """What the limit is for."""
-        return _number(self.name)
+        return number_of(self.name)
 
     def __str__(self) -> str:
         """The requirement as `of` reads it."""
@@ -392,7 +404,7 @@ def certificates_of(source: Source, names: Iterable[str], *, delta: float | None
     found = {}
     for name in names:
         with suppress(UnboundedError):
-            found[name] = _number(name).certificate(source, delta)
+            found[name] = number_of(name).certificate(source, delta)
     return found
 
 
@@ -406,7 +418,7 @@ def verdicts_on(certificates: Mapping[str, Certificate], requirements: Iterable[
     return Gate(verdicts, delta, tuple(dict.fromkeys(lines)))
 
 
-def ends_of(answers: ClientRisks, requirement: Requirement, *, delta: float) -> tuple[float, float]:
+def ends_of(answers: ClientRisks | ScaledAnswers, requirement: Requirement, *, delta: float) -> tuple[float, float]:
     """Return both ends that answers give for what is required, with all of delta for it."""
     names = numbers_behind([requirement])
     found = certificates_of(answers, names, delta=delta / len(names))
@@ -436,9 +448,13 @@ def _verdict(certificates: Mapping[str, Certificate], requirement: Requirement, 
             verdict=NOT_DECIDED, why="an estimate decides nothing: the clients that answered helped to train the model"
         )
     verdict, risks = requirement.verdict(lower, upper), _growing(found)
+    if verdict == PASS and any(is_budget_refuted(each, certificates) for each in found):
+        return of(verdict=NOT_DECIDED, why="these answers refute the budget, so the bound says nothing of the target")
     kept = "" if risks is None else _kept_up_to(certificates, requirement, risks)
     if verdict != NOT_DECIDED or kept:
         return of(verdict=verdict, why=kept)
+    if found and all(each.is_always_valid for each in found):
+        return of(verdict=verdict, why="further clients may be asked until it is decided")
     if risks is None or 2 * risks.num_clients > _LARGEST_TRIED:
         return of(verdict=verdict, why="how many clients would decide it was not estimated")
     enough, then = _enough(certificates, requirement, risks)
@@ -453,10 +469,12 @@ def _verdict(certificates: Mapping[str, Certificate], requirement: Requirement, 
     return of(verdict=verdict, why=why, num_clients=enough, then=then)
 
 
-def _number(name: object) -> Number:
+def number_of(name: object) -> Number:
+    """Return what a name is of; raises ValueError if it is of nothing."""
     head, *parameters = name.split(":") if isinstance(name, str) else ("",)
     special: dict[str, Callable[[object, Sequence[str]], Number]]
     special = {WORST_MEAN: _worst_mean, WORST_SHARE: _worst_share, NEXT: _next}
+    special |= {TARGET_MEAN: _target_mean, DIVERGENCE: _divergence}
     special |= dict.fromkeys((*CHANGES, *SCORES), _scaled)
     found = as_spelled(head, tuple(special))
     if found is not None:
@@ -485,9 +503,9 @@ def _scaled(name: object, _: Sequence[str]) -> Number:
         return of(source, str(number), delta=own_delta(delta), sides="two")
 
     def value(distribution: RiskDistribution) -> float:
-        raise ValueError(
-            f"{number} is of changes or scores, and needs answers; a distribution of risks does not say it"
-        )
+        what = "changes" if number.family in CHANGES else "scores"
+        or_prior = ", or with prior='change:MEAN:SD:DIFFER'" if what == "changes" else ""
+        raise ValueError(f"{number} is of {what}, and not of risks; plan it with a pilot of them{or_prior}")
 
     plain = number.family.removeprefix("worst_") if number.kind == "worst" else ""
     return Number(str(number), number.quantity(scale, local="marginal"), ends, certificate, value, plain=plain)
@@ -513,6 +531,39 @@ def _worst_mean_name(divergence: str, budget: float) -> str:
     return f"{WORST_MEAN}:{divergence}:{exactly(budget)}"
 
 
+def _target_mean(name: object, parameters: Sequence[str]) -> Number:
+    f, size = _shift(name, parameters, example=f"{TARGET_MEAN}:chi2:0.1")
+
+    def above(source: Any, delta: float | None) -> Certificate:
+        source, target = _both(source)
+        return worst_case_mean(source, divergence=f, budget=size, delta=delta, target=target)
+
+    called = f"{TARGET_MEAN}:{f.name}:{exactly(size)}"
+    return Number(called, "the mean risk of the target network", (0.0, 1.0), above, _of_two)
+
+
+def _divergence(name: object, parameters: Sequence[str]) -> Number:
+    if len(parameters) != 1:
+        raise ValueError(f"{name!r:.80} cannot be read: write '{DIVERGENCE}:chi2', one divergence")
+    f = resolve_divergence(parameters[0])
+
+    def below(source: Any, delta: float | None) -> Certificate:
+        return divergence_lower_bound(*_both(source), divergence=f, delta=delta)
+
+    quantity = f"the {f.title} of the target network from the source network"
+    return Number(f"{DIVERGENCE}:{f.name}", quantity, (0.0, math.inf), below, _of_two)
+
+
+def _both(source: Any) -> Networks:
+    if isinstance(source, Networks):
+        return source
+    raise ValueError("what is said of a target network needs answers of both: riskband shift SOURCE TARGET --require …")
+
+
+def _of_two(distribution: RiskDistribution) -> float:
+    raise ValueError("a number of a target network needs answers of both networks; one distribution does not say it")
+
+
 def _worst_share(name: object, parameters: Sequence[str]) -> Number:
     f, size = _shift(name, parameters[1:], example=f"{WORST_SHARE}:0.3:chi2:0.1")
     share = resolve(f"share:{parameters[0]}", called="the number of a requirement")
@@ -532,9 +583,10 @@ def _worst_share(name: object, parameters: Sequence[str]) -> Number:
 
 
 def _next(name: object, parameters: Sequence[str]) -> Number:
-    remedy = f"write '{NEXT}:20:0.3', how many come next and the risk that is counted above"
+    remedy = f"write '{NEXT}:20:0.3', how many come next and the risk that is counted above, or '{NEXT}:all:55:0.3'"
+    is_whole = [*parameters[:1]] == ["all"]
     try:
-        count, point, *shift = parameters
+        count, point, *shift = parameters[is_whole:]
         num_next, above = check_count("the number of next clients", int(count), minimum=1, remedy=remedy), float(point)
     except ValueError as error:
         raise ValueError(f"{name!r:.80} cannot be read: {remedy}") from error
@@ -542,19 +594,25 @@ def _next(name: object, parameters: Sequence[str]) -> Number:
         raise ValueError(f"the risk in {name!r:.80} must be in [0, 1), got {point}; no client measures more than 1")
     f, size = _shift(name, shift, example=f"{NEXT}:20:0.3:chi2:0.1") if shift else (None, 0.0)
     within: dict[str, Any] = {} if f is None else {"divergence": f.name, "budget": size}
+    if is_whole:
+        if f is not None or num_next < 3:
+            raise ValueError(f"{name!r:.80} must be of a federation of 3 or more, as it is, without a shift; {remedy}")
+        within = {"population": num_next, "including_seen": True}
 
     def certificate(source: Band | ClientRisks, delta: float | None) -> Certificate:
         if not isinstance(source, ClientRisks) or source.noise is not None:
             raise ValueError(f"{called} needs what each client measured, without noise, and no band; ask for a share")
-        return next_clients(source, num_next, above=above, delta=own_delta(delta), **within)
+        return next_clients(source, None if is_whole else num_next, above=above, delta=own_delta(delta), **within)
 
     def value(distribution: RiskDistribution) -> float:
         share = float(np.sum(distribution.weights[distribution.risks > above]))
         return num_next * (share if f is None else float(binary_worst_case(share, divergence=f, budget=size)))
 
-    called = ":".join([NEXT, str(num_next), exactly(above), *([] if f is None else [f.name, exactly(size)])])
-    quantity = f"the number of clients, of the next {num_next}, that would measure a risk above {exactly(above)}"
-    return Number(called, quantity, (0.0, float(num_next)), certificate, value)
+    which, counted = ([NEXT, "all"], "all") if is_whole else ([NEXT], "the next")
+    called = ":".join([*which, str(num_next), exactly(above), *([] if f is None else [f.name, exactly(size)])])
+    quantity = f"the number of clients, of {counted} {num_next}, that would measure a risk above {exactly(above)}"
+    most = num_next - 1 if is_whole else math.inf
+    return Number(called, quantity, (0.0, float(num_next)), certificate, value, most_clients=most)
 
 
 def _shift(name: object, parameters: Sequence[str], *, example: str) -> tuple[FDivergence, float]:
@@ -576,12 +634,25 @@ def sizes_in_words(risks: ClientRisks) -> str:
     return f"{smallest}" if smallest == largest else f"{smallest} to {largest}"
 
 
+def is_budget_refuted(certificate: Certificate, certificates: Mapping[str, Certificate]) -> bool:
+    """Whether a bound on a target's mean assumes a budget below what is certified of its divergence beside it."""
+    if certificate.kind != TARGET_MEAN:
+        return False
+    given = certificate.recipe["arguments"]
+    distance = certificates.get(f"{DIVERGENCE}:{given['divergence']}")
+    return distance is not None and distance.lower is not None and bool(np.min(given["budget"]) < distance.lower)
+
+
 def _growing(certificates: Sequence[Certificate]) -> ClientRisks | None:
-    """The answers behind certificates, if more like them can be made: not of counts, nor for levels that were tuned."""
-    recipe = certificates[0].recipe if certificates else {"answers": {}}
+    """The answers behind certificates, if more like them can be made.
+
+    Not of counts, nor for levels that were tuned, nor of a finite population.
+    """
+    recipe = certificates[0].recipe if certificates else {"answers": {}, "arguments": {}}
     is_tuned = not isinstance((recipe.get("band") or {}).get("method", ""), str)
     is_of_risks = {"values", "num_examples"} <= recipe["answers"].keys()
-    return ClientRisks(**recipe["answers"]) if is_of_risks and not is_tuned else None
+    is_open = not is_tuned and not {"population", "target"} & recipe["arguments"].keys()
+    return ClientRisks(**recipe["answers"]) if is_of_risks and is_open else None
 
 
 def _enough(certificates: Mapping[str, Certificate], requirement: Requirement, risks: ClientRisks) -> tuple[int, str]:

@@ -91,7 +91,7 @@ class ScaledNumber(NamedTuple):
         if self.kind == "quantile":
             return float(np.quantile(answers.values, self.point, method="inverted_cdf"))
         if self.kind == "share":
-            return float(np.mean(_beyond(answers, answers.values, self.point)))
+            return float(np.mean(beyond(answers, answers.values, self.point)))
         raise ValueError(f"{self} is a worst case, which no client measures")
 
     def quantity(self, scale: Scale, *, local: str) -> str:
@@ -226,11 +226,11 @@ def _ends(
     """Both ends of a number, the smaller one first, each with so much of delta; or the bad one as both."""
     scale = answers.scale
     if number.kind == "share":
-        most = _most(answers, _beyond(answers, _limits(answers, eta), number.point), part, eta)
+        most = _most(answers, beyond(answers, limits_of(answers, eta), number.point), part, eta)
         if not is_from_both:
             return most, most
-        below = -_limits(answers.mirrored, eta) if eta else answers.values  # only changes have limits
-        return 1.0 - _most(answers, ~_beyond(answers, below, number.point), part, eta), most
+        below = -limits_of(answers.mirrored, eta) if eta else answers.values  # only changes have limits
+        return 1.0 - _most(answers, ~beyond(answers, below, number.point), part, eta), most
     level = 1.0 - number.point if scale.is_higher_better else number.point
     bad = _bad_end(answers, number.kind, level, part, eta)
     near = 1.0 - _bad_end(answers.mirrored, number.kind, 1.0 - level, part, eta) if is_from_both else bad
@@ -244,13 +244,13 @@ def _bad_end(answers: ScaledAnswers, kind: str, level: float, delta: float, eta:
     unit = answers.unit
     if kind == "mean":
         return constant_stakes_upper_mean(unit.worst_completion(unit.values), delta=delta)
-    values = answers.scale.to_unit(_limits(answers, eta))
+    values = answers.scale.to_unit(limits_of(answers, eta))
     rank = quantile_rank(unit.num_counted, level=level_of_limits(level, eta), delta=delta)
     return order_statistic(unit, values, rank)
 
 
-def _limits(answers: ScaledAnswers, eta: float) -> FloatArray:
-    """Upper limits of the clients' true changes at error level `eta`; at 0, and of scores, what was measured."""
+def limits_of(answers: ScaledAnswers, eta: float) -> FloatArray:
+    """Return upper limits of the clients' true changes at error level `eta`; at 0, and of scores, what was measured."""
     return answers.upper_limits(eta) if eta and isinstance(answers, ClientChanges) else answers.values
 
 
@@ -268,8 +268,8 @@ def level_of_limits(level: float, eta: float = _ETA) -> float:
     return 1.0 - (1.0 - level) * (1.0 - eta)
 
 
-def _beyond(answers: ScaledAnswers, values: FloatArray, threshold: float) -> npt.NDArray[np.bool_]:
-    """Which values are beyond a threshold: a change if it is above it, a score also if equal."""
+def beyond(answers: ScaledAnswers, values: FloatArray, threshold: float) -> npt.NDArray[np.bool_]:
+    """Return which values are beyond a threshold: a change if it is above it, a score also if equal."""
     if isinstance(answers, ClientChanges):
         return values > threshold
     return values <= threshold if answers.scale.is_higher_better else values >= threshold

@@ -15,7 +15,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from riskband.betting import AVERAGED_BETS, LARGEST_SHARE, Played, fixed_orders, log_growth, looks_at_the_past
+from riskband.betting import (
+    AVERAGED_BETS,
+    LARGEST_SHARE,
+    Played,
+    fixed_orders,
+    log_growth,
+    looks_at_the_past,
+    reaches_target,
+)
 from riskband.checks import FloatArray
 from riskband.search import Bracket, bisect_number, largest_where
 
@@ -59,9 +67,9 @@ class _Past(NamedTuple):
 class TransportBets:
     """Gamblers that see the clients of one network in the same orders; `name` is that of the method.
 
-    `seed` is that of one order, in which the largest capital on the way counts; None: the average of the final capitals
-    in fixed orders of the clients counts, who do not come sorted. `largest_share`, in (0, 1), is what of the capital
-    one client may cost.
+    `seed` is that of one order, in which the largest capital on the way counts, and a gambler who is alone aims anew at
+    every client; None: the average of the final capitals in fixed orders of the clients counts, who do not come sorted.
+    `largest_share`, in (0, 1), is what of the capital one client may cost.
     """
 
     def __init__(self, num_clients: int, *, seed: int | None, largest_share: float = LARGEST_SHARE) -> None:
@@ -154,8 +162,11 @@ class TransportBets:
         self, duals: TransportDuals, tests: Sequence[Played], budget: float, value: float, delta: float
     ) -> bool:
         """Whether the gamblers together do not earn 1/delta times what each began with."""
-        needed = np.clip((value - duals.charges(budget)) / duals.scales, 0.0, 1.0)
-        capitals = [log_growth(needed[each.chosen], each.outcomes, each.bets, self._largest_share) for each in tests]
+        needed, largest = np.clip((value - duals.charges(budget)) / duals.scales, 0.0, 1.0), self._largest_share
+        if len(tests) == 1 and not self._is_average:
+            means, outcomes, bets = needed[tests[0].chosen[0]], tests[0].outcomes[0], tests[0].bets[0]
+            return not reaches_target(means, outcomes, bets, delta=delta, largest_share=largest)
+        capitals = [log_growth(needed[each.chosen], each.outcomes, each.bets, largest) for each in tests]
         if self._is_average:
             earned = np.logaddexp.reduce([np.logaddexp.reduce(each.sum(axis=1)) for each in capitals])
             return bool(earned < np.log(len(self._orders) / delta))

@@ -20,6 +20,7 @@ from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import resolve
 from riskband.selection import Objective
 from riskband.worst_cases.divergences import robust_mean
+from riskband.worst_cases.requirements import number_of
 from riskband.worst_cases.scaled import CHANGES, ScaledNumber
 from worlds.loss_table import PopulationRisks
 from worlds.population import Population
@@ -136,7 +137,9 @@ def _observed(certificate: rb.Certificate, unseen: Unseen) -> np.ndarray:
             return np.stack([push(axes["cost_budget"]) for push in pushes], axis=-1)
         case "dispersion_certificate":
             return np.asarray(resolve(arguments["measure"]).value(unseen.distribution))
-        case "change_bound":
+        case "always_valid" if not unseen.by_candidate:
+            return np.asarray(number_of(arguments["number"]).value(unseen.distribution))
+        case "change_bound" | "always_valid":
             old, new = (unseen.by_candidate[name] for name in ("old", "new"))
             changes = rb.ClientChanges(old, new, num_examples=1, binary=False)
             return np.asarray(ScaledNumber.of(arguments["number"], CHANGES).measured(changes))

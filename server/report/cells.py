@@ -13,6 +13,7 @@ from rich.table import Table
 from riskband.certificate import ESTIMATE, PUBLISHED
 from riskband.report.words import capital
 from riskband.wording import rounded_down, rounded_up
+from riskband.worst_cases.requirements import NOT_DECIDED
 
 VERDICTS = {True: "yes", False: "[bold red]NO[/]", None: "–"}
 """Whether a bound holds on unseen clients; None where that is not known."""
@@ -56,6 +57,18 @@ def reasons(failures: Sequence[Mapping[str, Any]]) -> str:
     """Return how many failed for which reason; "none" if nobody did."""
     counts = Counter(failure["reason"] for failure in failures)
     return ", ".join(f"{count} × {reason}" for reason, count in sorted(counts.items())) or "none"
+
+
+def stopped(report: Mapping[str, Any]) -> str:
+    """Return when a run stopped that asked until it was decided, and whom that spared."""
+    config, network = report["config"], report["network"]
+    asked, unasked = network["num_asked"], network["num_unasked"]
+    end = "it was not decided by" if report["gate"]["verdict"] == NOT_DECIDED else "it was decided by"
+    spared = f"; {unasked} ({unasked / (asked + unasked):.0%}) were spared, with their query budgets" if unasked else ""
+    return (
+        f"in batches of {config['batch-size']}, in the order that seed {report['seed']} settled before any client "
+        f"answered: {end} {asked} of {asked + unasked} clients{spared}"
+    )
 
 
 def are_estimates(certificates: Mapping[str, Any]) -> bool:

@@ -23,10 +23,11 @@ from riskband.report.view import RunFacts
 from riskband.report.words import about
 from riskband.selection import CANDIDATES_FIXED
 from riskband.wording import CHOSEN_BEFORE
-from server.report.cells import check_lines, loss_in_words, reasons
+from riskband.worst_cases.always_valid import ORDERS
+from server.report.cells import check_lines, loss_in_words, reasons, stopped
 from server.run.folder import CERTIFICATE_FOLDER, PAGE_FILE, ResultFolder, failure_fields
 from server.run.ledger import part_of_a_run
-from server.settings import brings_own_data
+from server.settings import UNTIL_DECIDED, brings_own_data
 from strategies.asking.failures import Failure
 from strategies.certifying import by_file
 
@@ -66,9 +67,9 @@ def write_report(
     config, result, study = evaluation.config, evaluation.conclusion, evaluation.study
     names = tuple(answer.client_id for answer in result.outcome.answers)
     found = None  # a sequence of tests may certify no candidate
-    if result.certificates:
+    if all_found := study.certificates(evaluation):
         given: dict[str, Any] = {"gate": evaluation.gate, "limits": study.limits(config)}
-        found = findings(result.certificates, **given, names=names, band=result.band)
+        found = findings(all_found, **given, names=names, band=result.band)
     certificates = {} if found is None else found.certificates
     required = by_file(result.required)
     for name, certificate in certificates.items():
@@ -125,12 +126,15 @@ def _network(evaluation: Evaluation, names: Sequence[str]) -> dict[str, Any]:
         "num_asked": outcome.num_asked,
         "num_answered": len(outcome.answers),
         "num_failed": len(outcome.failures),
+        "num_unasked": len(outcome.unasked),  # since it was decided
         "answered_by": config.asking.answered_by,
         "failures": failure_entries(outcome.failures),
         "mean_empirical_risk": float(risks.mean()),
         "largest_empirical_risk": float(risks.max()),
         # Flower's errors carry no name; where the names are known, so is who is missing.
-        "clients_without_answer": None if config.known_clients is None else sorted(config.known_clients - set(names)),
+        "clients_without_answer": None
+        if config.known_clients is None
+        else sorted(config.known_clients.difference(names, outcome.unasked)),
         "client_ids": list(names),  # in the order of the certificates' answers
     }
 
@@ -188,7 +192,7 @@ def _facts(evaluation: Evaluation, report: Mapping[str, Any]) -> RunFacts:
     study, limits = evaluation.study, evaluation.study.limits(evaluation.config)
     recorded = report["timing"]["configuration_recorded"]
     fixed = f"It is fixed in the run's configuration, recorded at {recorded}, before any client was asked."
-    chosen = (CHOSEN_BEFORE, FIXED_NUMBER, CANDIDATES_FIXED) if recorded else ()
+    chosen = (CHOSEN_BEFORE, FIXED_NUMBER, CANDIDATES_FIXED, ORDERS["committed"]) if recorded else ()
     planned = (EQUAL_BY_DESIGN,) if chosen and not brings_own_data(report["config"]["dataset"]) else ()
     checked = check_lines(report["certificates"], worst_network=study.worst_network(report))
     return RunFacts(
@@ -206,6 +210,8 @@ def _facts(evaluation: Evaluation, report: Mapping[str, Any]) -> RunFacts:
 def _who_answered(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     network, config = report["network"], report["config"]
     yield "Clients that answered", f"{network['num_answered']} of {network['num_asked']} that were asked"
+    if config["ask"] == UNTIL_DECIDED:
+        yield "Asked", stopped(report)
     if network["failures"]:
         yield "Failures", reasons(network["failures"])
     if config["design"]:

@@ -14,7 +14,8 @@ from protocol.mechanisms import mechanism_of
 from riskband.answers.responses import who_made_the_model
 from riskband.report.words import capital
 from riskband.wording import TRAINERS_ANSWERED, rounded_up
-from server.report.cells import check_lines, num_rounds, reasons
+from server.report.cells import check_lines, num_rounds, reasons, stopped
+from server.settings import UNTIL_DECIDED
 from server.studies import STUDIES
 
 _NUM_FAILURES = 10  # the table shows so many
@@ -30,6 +31,7 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
         *_failed(report),
         _recorded(report["timing"]["configuration_recorded"]),
         _traffic(report),
+        *([f"{capital(stopped(report))}."] if report["config"]["ask"] == UNTIL_DECIDED else []),
         *study.answer_lines(report),
         *([f"{capital(found['statement'])}."] if found else []),
         *_privacy(report.get("privacy")),

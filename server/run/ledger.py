@@ -28,8 +28,9 @@ from strategies.asking.resume import EarlierAnswer
 Value = TypeVar("Value")
 
 SCHEMA = "riskband.ledger/2"
-NOT_PART_OF_A_RUN = ("output-dir", "node-timeout", "reply-timeout", "resume")
-"""Keys of the configuration that may change when a run is resumed: they do not change what it finds."""
+NOT_PART_OF_A_RUN = ("output-dir", "node-timeout", "reply-timeout", "resume", "max-clients")
+"""Keys of the configuration that may change when a run is resumed: they do not change what it finds, but how far it
+goes until it is decided, which its certificates allow."""
 
 
 # By a key that no other kind of answer has.

@@ -21,8 +21,8 @@ from riskband.plots.changes import changes_figure
 from riskband.worst_cases.scaled import CHANGES
 from server.checks.unseen import Unseen, unseen_clients
 from server.sections import Rule, Section
-from server.settings import is_absolute
-from server.studies.study import Evaluation, Study, UnderTest, architecture, families
+from server.settings import families, is_absolute
+from server.studies.study import Evaluation, Study, UnderTest, architecture
 from server.training import initial_model, model_of_checkpoint
 from strategies.comparison import Comparison, ComparisonConclusion
 
@@ -57,6 +57,7 @@ class ComparisonStudy(Study):
     }
     figure_stem = "comparison"
     asks_losses = False
+    can_stop = True
 
     def checkpoints(self, config: RunConfig) -> dict[str, str]:
         """Return the files that weights are read from, with that of the old model."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
@@ -10,12 +10,21 @@ from flwr.serverapp import Grid
 from pydantic import Field
 from rich.table import Table
 
-from riskband import DIVERGENCES
+from riskband import DIVERGENCES, Certificate
 from riskband.answers.responses import MISSING
 from riskband.plots.bands import band_figure
+from riskband.worst_cases.requirements import DIVERGENCE, TARGET_MEAN
 from server.sections import Names, Numbers, Rule, Section, is_distinct, one_of, rule
+from server.settings import UNTIL_DECIDED
 from server.studies.study import Evaluation, Study, UnderTest, loss_query
-from server.studies.target_network import TargetNetwork, target_entry, target_lines, target_network, target_table
+from server.studies.target_network import (
+    TargetNetwork,
+    target_certificates,
+    target_entry,
+    target_lines,
+    target_network,
+    target_table,
+)
 from strategies.f_divergence import FDivergence
 from worlds.targets import HOW_TO_CHANGE, target_changes, target_spec
 
@@ -38,6 +47,9 @@ class Settings(Section):
     target: Annotated[str, rule(lambda text: target_changes(text) is not None)] = Field(
         description=f"{HOW_TO_CHANGE}; it has num-unseen clients, at least 2, and needs a run without privacy"
     )
+    num_target_clients: Annotated[int, rule(lambda number: number != 1)] = Field(
+        ge=0, description="so many of num-unseen clients of a target network are asked, at least 2; 0 means: all"
+    )
 
 
 def settings_of(config: RunConfig) -> dict[str, Any]:
@@ -50,21 +62,30 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
     }
 
 
+def asked_of(evaluation: Evaluation) -> dict[str, Any]:
+    """Return what a run asks of its target network."""
+    return evaluation.config.of(Settings).model_dump(include={"divergences", "budgets"})
+
+
 class FDivergenceStudy(Study):
     """Networks of the same clients, reweighted."""
 
     settings: ClassVar[type[Section]] = Settings
     rules: ClassVar[Mapping[str, Rule]] = {
         "target": lambda target, known: not target or known.get("num_unseen", 2) >= 2,
+        "num_target_clients": lambda number, known: (
+            number <= known.get("num_unseen", number) or not known.get("target")
+        ),
         "require": Study.rules["require"],
         "privacy": lambda noise, known: Study.rules["privacy"](noise, known) and not (noise and known.get("target")),
     }
     figure_stem = "band"
+    can_stop: ClassVar[bool] = True
 
     def figure_names(self, config: RunConfig) -> list[str]:
-        """Return those of the band, which there is none of where clients are no independent draws."""
-        is_plain = not config.asking.design and config.asking.missing in MISSING
-        return super().figure_names(config) if is_plain else []
+        """Return the names of the figure's files; there is no figure where no band was asked for, or there is none."""
+        has_band = config.asking.ask != UNTIL_DECIDED and not config.asking.design and config.asking.missing in MISSING
+        return super().figure_names(config) if has_band else []
 
     def prepare(self, config: RunConfig, grid: Grid | None) -> UnderTest:
         """Return what is put before the clients; a target network that cannot be is refused before."""
@@ -79,11 +100,16 @@ class FDivergenceStudy(Study):
 
     def targets(self, config: RunConfig, tested: UnderTest, show: Callable[[str], None]) -> Sequence[TargetNetwork]:
         """Return the network of ``target``, if there is one."""
-        change = config.of(Settings).target
-        if not change:
+        chosen = config.of(Settings)
+        if not chosen.target:
             return ()
         show("computing the risks of the target network")
-        return (target_network(config, tested.models[0], change=change),)
+        return (target_network(config, tested.models[0], change=chosen.target, num_asked=chosen.num_target_clients),)
+
+    def certificates(self, evaluation: Evaluation) -> Mapping[str, Certificate]:
+        """Return what the strategy certified, and what is certified of the target network, if there is one."""
+        found = super().certificates(evaluation)
+        return {**found, **target_certificates(evaluation, **asked_of(evaluation))} if evaluation.targets else found
 
     def limits(self, config: RunConfig) -> list[tuple[float, float | None]]:
         """Return the share of failing clients that is accepted."""
@@ -91,9 +117,7 @@ class FDivergenceStudy(Study):
 
     def sections(self, evaluation: Evaluation) -> dict[str, Any]:
         """Return the section "target": a network that did shift."""
-        chosen = evaluation.config.of(Settings)
-        asked_of: dict[str, Any] = {"divergences": chosen.divergences, "budgets": chosen.budgets}
-        return {"target": target_entry(evaluation, evaluation.targets[0], **asked_of) if evaluation.targets else None}
+        return {"target": target_entry(evaluation, **asked_of(evaluation)) if evaluation.targets else None}
 
     def figure(self, evaluation: Evaluation) -> Figure:
         """Return the figure of the band, with the curves of the first divergence."""
@@ -110,6 +134,10 @@ class FDivergenceStudy(Study):
         """Return the table of certificates, and where there is one that of the target network."""
         found = report.get("target")
         return [*super().tables(report), *([target_table(found)] if found else [])]
+
+    def elsewhere(self, report: Mapping[str, Any]) -> Collection[str]:
+        """Return the certificates of the target network."""
+        return [name for name, each in report["certificates"].items() if each["kind"] in (DIVERGENCE, TARGET_MEAN)]
 
     def lines(self, report: Mapping[str, Any]) -> Iterator[str]:
         """Yield how far the target network is."""

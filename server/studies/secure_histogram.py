@@ -37,6 +37,7 @@ class SecureHistogramStudy(FDivergenceStudy):
     """As `FDivergenceStudy`, from counts of clients."""
 
     settings = Settings
+    can_stop = False
     rules: ClassVar[Mapping[str, Rule]] = {
         **dict.fromkeys(("privacy", "respect_query_budgets", "resume"), lambda value, known: not value),
         "target": lambda target, known: not target,

@@ -14,11 +14,13 @@ from torch import nn
 
 from protocol.models import model_arrays
 from protocol.questions import Candidate, LossQuery
-from riskband.worst_cases.requirements import Gate, Requirement, read_requirements, verdicts_on
+from riskband.certificate import Certificate
+from riskband.worst_cases.requirements import DIVERGENCE, TARGET_MEAN, Gate, read_requirements, verdicts_on
 from riskband.worst_cases.scaled import CHANGES, SCORES
 from server.checks.unseen import Check, Unseen, unseen_clients
 from server.report.cells import certificate_table, loss_in_words
 from server.sections import Rule, Section
+from server.settings import families
 from server.training import prepare_model
 from strategies.asking.query import QueryStrategy
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from server.settings import RunConfig
+
+_OF_OTHERS = {*CHANGES, *SCORES, DIVERGENCE, TARGET_MEAN}  # what no losses of one network say
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,11 +83,12 @@ class Study(ABC):
     settings: ClassVar[type[Section]]  # its keys
     # By field of any section, what this study asks of it.
     rules: ClassVar[Mapping[str, Rule]] = {
-        "require": lambda required, known: families(required).isdisjoint({*CHANGES, *SCORES}),
+        "require": lambda required, known: families(required).isdisjoint(_OF_OTHERS),
         "privacy": lambda noise, known: not noise or known.get("local") not in ("union", "observed"),
     }
     figure_stem: ClassVar[str]  # name of the figure's files
     asks_losses: ClassVar[bool] = True  # whether it asks for the loss of one model, which an evaluator can say too
+    can_stop: ClassVar[bool] = False  # whether it may ask until what is required is decided
 
     def figure_names(self, config: RunConfig) -> list[str]:
         """Return the names of the figure's files that a run writes."""
@@ -116,6 +121,11 @@ class Study(ABC):
         """Return the verdicts on what the run requires; None if it requires nothing."""
         asked = read_requirements(config.question.require)
         return verdicts_on(conclusion.required, asked, delta=config.question.delta) if asked else None
+
+    def certificates(self, evaluation: Evaluation) -> Mapping[str, Certificate]:
+        """Return what is certified, by the names of the files: what the strategy concluded, and more if it has."""
+        found: Mapping[str, Certificate] = evaluation.conclusion.certificates
+        return found
 
     def limits(self, config: RunConfig) -> list[tuple[float, float | None]]:
         """Return limits of the mean, or of the share of clients with a risk of at least a threshold.
@@ -159,11 +169,6 @@ class Study(ABC):
     def worst_network(self, report: Mapping[str, Any]) -> str:
         """Return on which network the certificates for shifted ones are checked."""
         return "for a shifted network: on the worst one within the budget that they can be made into"
-
-
-def families(required: Iterable[str]) -> set[str]:
-    """Return the names of the numbers that requirements are about, without their parameters."""
-    return {Requirement.of(each).name.partition(":")[0] for each in required}
 
 
 def architecture(config: RunConfig) -> dict[str, Any]:

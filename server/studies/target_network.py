@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from torch import nn
 
 import riskband as rb
 from riskband.models.losses import get_loss
-from riskband.wording import confidence
+from riskband.report.networks import NO_UPPER_BOUND, certified_target
+from riskband.report.words import capital
+from riskband.wording import confidence, exactly, rounded_down
 from server.checks.unseen import compare, shares
 from server.report.cells import VERDICTS, new_table, number, upper_bound
 from server.studies.study import finite
@@ -40,36 +43,46 @@ class TargetNetwork:
     # Shape (num_targets,), of the kind that the certificates are about: exact, or with ``local = "observed"`` measured;
     # in [0, 1].
     risks: np.ndarray
-    answers: rb.ClientRisks  # what its clients would answer
+    answers: rb.ClientRisks  # what those of its clients that are asked would answer
 
 
-def target_network(config: RunConfig, model: nn.Module, *, change: str) -> TargetNetwork:
-    """Return the target network of a run, judged by the model that the clients evaluated; as many clients as unseen."""
+def target_network(config: RunConfig, model: nn.Module, *, change: str, num_asked: int) -> TargetNetwork:
+    """Return the target network of a run, judged by the model that the clients evaluated; as many clients as unseen.
+
+    Of these so many answer, 0: all. The server computes what they would.
+    """
     population = Population(target_spec(config.to_run_config(), target=change))
     found, num_clients = PopulationRisks(population, model, loss=config.question.loss), config.network.num_unseen
     measured = found.measured(num_clients)
     is_binary = get_loss(config.question.loss).binary
-    answers = rb.ClientRisks(measured, config.network.examples_per_client, binary=is_binary)
+    answers = rb.ClientRisks(measured[: num_asked or None], config.network.examples_per_client, binary=is_binary)
     measures = config.question.local == "observed"
     return TargetNetwork(change, measured if measures else found.exact(num_clients), answers)
 
 
-def target_entry(
-    evaluation: Evaluation, target: TargetNetwork, *, divergences: Sequence[str], budgets: Sequence[float]
-) -> dict[str, Any]:
+@lru_cache(maxsize=1)
+def target_certificates(
+    evaluation: Evaluation, divergences: tuple[str, ...], budgets: tuple[float, ...]
+) -> dict[str, rb.Certificate]:
+    """Return by the names of their files what is certified of the target network of a run, with half of delta."""
+    source = evaluation.conclusion.risks
+    asked: dict[str, Any] = {"divergence": divergences, "delta": evaluation.config.question.delta / 2.0}
+    asked["budget"] = budgets if source.are_as_measured else ()  # others cannot be bet on
+    found = certified_target(source, evaluation.targets[0].answers, **asked)
+    return {name.replace(":", "_"): each for name, each in found.certificates.items()}
+
+
+def target_entry(evaluation: Evaluation, *, divergences: tuple[str, ...], budgets: tuple[float, ...]) -> dict[str, Any]:
     """Return the section "target" of a report, as plain data, for what the configuration asks."""
     assert evaluation.unseen is not None
-    # Half of delta is for this, a half of that for each network. Measured risks on equally many examples: no step to
-    # true risks is needed.
-    result, delta = evaluation.conclusion, evaluation.config.question.delta / 4.0
-    source, after = (rb.band(answers, delta=delta, local="observed") for answers in (result.risks, target.answers))
+    target, known = evaluation.targets[0], target_certificates(evaluation, divergences, budgets)
     distances: dict[str, dict[str, Any]] = {}
     for name in divergences:
-        bound = rb.divergence_lower_bound(source, after, divergence=name)
+        bound = known[f"divergence_{name}"]
         both = evaluation.unseen.risks, target.risks
         estimates = {bins: rb.divergence_estimate(*both, divergence=name, bins=bins) for bins in NUM_BINS}
         distances[name] = {
-            "lower_bound": finite(bound.value),
+            "lower_bound": bound.lower,
             "delta": bound.delta,
             "validity": bound.validity,
             **{f"estimate_{bins}_bins": finite(estimate) for bins, estimate in estimates.items()},
@@ -77,15 +90,24 @@ def target_entry(
     return {
         "change": target.change,
         "num_clients": len(target.risks),
+        "num_asked": target.answers.num_clients,
         "mean_risk": float(target.risks.mean()),
         "risks": target.risks.tolist(),
         "divergence": distances,
         "checks": [
-            check
+            check | _with_few(known.get(f"target_mean_{name}_{exactly(check['budget'])}"), target)
             for name, distance in distances.items()
             for check in _checks(evaluation, target, name, distance, asked=budgets)
         ],
     }
+
+
+def _with_few(certificate: rb.Certificate | None, target: TargetNetwork) -> dict[str, Any]:
+    """What the clients of the target that were asked add at a budget; None where nothing was asked for."""
+    if certificate is None:
+        return {"target_mean": None, "target_mean_holds": None}
+    check = compare(certificate.value, np.asarray(target.risks.mean()), lower=certificate.lower)
+    return {"target_mean": certificate.value, "target_mean_holds": check.holds}
 
 
 def _checks(
@@ -111,22 +133,24 @@ def _checks(
             "cdf_smallest_margin": cdf.smallest_margin,
             "worst_mean": float(mean_bound),
             "mean_holds": average.holds,
-            # The network is proved to be further away than the budget; None stands for an infinite bound.
-            "is_refuted": distance["lower_bound"] is None or budget < distance["lower_bound"],
+            "is_refuted": budget < distance["lower_bound"],  # the network is proved to be further away
         }
 
 
 def target_table(section: Mapping[str, Any]) -> Table:
     """Return the table of what is certified at each budget beside the target network."""
-    headers = "within", "which is", ">mean risk at most", ">it is", "holds", ">every share: margin", "holds"
-    table = new_table(f"the target network ({section['change']}), {section['num_clients']} clients", *headers)
+    asked = f">with {section['num_asked']} of its clients"
+    headers = ">mean risk at most", asked, ">it is", "both hold", ">every share: margin", "holds"
+    title = f"the target network ({section['change']}), {section['num_clients']} clients"
+    table = new_table(title, "within", "which is", *headers)
     for check in section["checks"]:
         table.add_row(
             f"{check['divergence']} {check['budget']:.4g}",
             check["budget_is"].replace("_", " ") + (", too small" if check["is_refuted"] else ""),
             upper_bound(check["worst_mean"]),
+            upper_bound(check["target_mean"]),
             number(section["mean_risk"]),
-            VERDICTS[check["mean_holds"]],
+            VERDICTS[check["mean_holds"] and check["target_mean_holds"] is not False],
             number(check["cdf_smallest_margin"]),
             VERDICTS[check["cdf_holds"]],
         )
@@ -136,8 +160,7 @@ def target_table(section: Mapping[str, Any]) -> Table:
 def target_lines(section: Mapping[str, Any]) -> Iterator[str]:
     """Yield how far the target network is, one line for each divergence."""
     for name, distance in section["divergence"].items():
-        bound, sure = distance["lower_bound"], confidence(distance["delta"])
-        at_least = "infinite" if bound is None else f"at least {bound:.4g}"
+        at_least, sure = f"at least {rounded_down(distance['lower_bound'])}", confidence(distance["delta"])
         estimates = ", ".join(
             f"{'infinite' if found is None else format(found, '.4g')} with {bins} bins"
             for bins in NUM_BINS
@@ -145,5 +168,5 @@ def target_lines(section: Mapping[str, Any]) -> Iterator[str]:
         )
         yield (
             f"Target network, {name} divergence from the source: {at_least} ({distance['validity']}, confidence "
-            f"{sure}); estimates from histograms of risks: {estimates}. Nothing bounds it from above."
+            f"{sure}); estimates from histograms of risks: {estimates}. {capital(NO_UPPER_BOUND)}."
         )

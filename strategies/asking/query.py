@@ -107,9 +107,14 @@ class QueryStrategy(Strategy):
         """
 
     @property
+    def num_expected(self) -> int:
+        """Number of clients that the quorum is a fraction of."""
+        return self.num_clients
+
+    @property
     def num_needed(self) -> int:
         """Number of valid answers that meets the quorum, at least 1."""
-        return num_needed(self.num_clients, self.quorum)
+        return num_needed(self.num_expected, self.quorum)
 
     def fit(self, budgets: Mapping[str, int | None]) -> int:
         """Fit the question to the values that clients have left, by id (None: no limit); return how many it takes."""
@@ -171,6 +176,10 @@ class QueryStrategy(Strategy):
         answers = sorted([*held, *outcome.answers], key=lambda answer: answer.client_id)
         return replace(outcome, answers=tuple(answers))
 
+    def ask_in_turn(self, grid: Grid, queries: Mapping[str, Query], arrays: Arrays, *, round: int) -> RoundOutcome[Any]:
+        """Ask as `ask_unanswered`, from this round on; a subclass may leave some clients alone."""
+        return self.ask_unanswered(grid, queries, arrays, round=round)
+
     def start(
         self,
         grid: Grid,
@@ -201,7 +210,8 @@ class QueryStrategy(Strategy):
     def summary(self) -> None:
         """Log what is about to be asked of how many clients."""
         numbers = self.num_clients, self.num_needed, self.reply_timeout
-        log(INFO, "%s: asking %d clients, at least %d must answer within %g s", type(self).__name__, *numbers)
+        words = "%s: of %d clients at least %d must answer, those asked at once within %g s"
+        log(INFO, words, type(self).__name__, *numbers)
 
     def _ask_after_hello(self, grid: Grid, arrays: ArrayRecord) -> RoundOutcome[Any]:
         hashes = model_hash(to_arrays(arrays)), code_hash()
@@ -223,10 +233,10 @@ class QueryStrategy(Strategy):
             if left is not None and left < num_values and name not in held
         ]
         queries = dict.fromkeys((held | set(budgets)) - {failure.client_id for failure in spent}, query)
-        if len(queries) < self.num_needed:
-            queries = dict.fromkeys(held, query)  # what is there is counted, nobody is asked in vain
-        asked = self.ask_unanswered(grid, queries, arrays, round=1)
-        outcome = join(asked, hello, spent)
+        ask = self.ask_in_turn
+        if len(queries) < self.num_needed:  # what is there is counted, nobody is asked in vain
+            queries, ask = dict.fromkeys(held, query), self.ask_unanswered
+        outcome = join(ask(grid, queries, arrays, round=1), hello, spent)
         self._require_quorum(outcome)
         return outcome
 
@@ -297,7 +307,7 @@ class QueryStrategy(Strategy):
             f.client_id is None and f.node_name is None and f.node_id is not None for f in outcome.failures
         )
         raise QuorumError(
-            f"{self.num_needed} of {self.num_clients} clients must answer validly (quorum {self.quorum:g}), "
+            f"{self.num_needed} of {self.num_expected} clients must answer validly (quorum {self.quorum:g}), "
             f"got {len(outcome.answers)} valid answers from {outcome.num_asked} asked: {reasons}. "
             f"First failures: {first}. Repair these clients, wait longer (node-timeout, reply-timeout) "
             f"or lower quorum{'; `flwr supernode list` lists nodes by id' if is_unnamed else ''}",

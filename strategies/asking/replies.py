@@ -48,11 +48,13 @@ AnswerT = TypeVar("AnswerT", bound=Answer | SignedAnswer, default=LossAnswer)
 class RoundOutcome(Generic[AnswerT]):
     """All that one round brought, the same whatever the order of the replies."""
 
-    answers: tuple[AnswerT, ...]  # the valid answers, one per client, sorted by client id
+    # The valid answers, one per client, sorted by client id, or in an order that was settled before any came.
+    answers: tuple[AnswerT, ...]
     failures: tuple[Failure, ...]  # one per client that was expected or asked and gave no valid answer, sorted
     num_asked: int  # number of nodes a message was made for; nodes that never registered are not among them
     # Of the nodes that the answers came from, by client id; random, so not compared.
     node_ids: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False, kw_only=True)
+    unasked: tuple[str, ...] = field(default=(), kw_only=True)  # clients that were left alone, as nothing was open
 
 
 @dataclass(frozen=True)

@@ -106,8 +106,9 @@ def join(asked: RoundOutcome[Any], hello: RoundOutcome[HelloAnswer], spent: Sequ
     return RoundOutcome(
         answers=asked.answers,
         failures=in_order(failures),
-        num_asked=hello.num_asked + was_asked,
+        num_asked=hello.num_asked + was_asked - len(asked.unasked),
         node_ids=asked.node_ids,
+        unasked=asked.unasked,
     )
 
 

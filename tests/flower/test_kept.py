@@ -435,3 +435,69 @@ def test_a_score_outside_of_its_range_and_one_without_a_direction_are_refused():
     for wrong in ({"score": "auc"}, {"accuracy": "eval_acc", "higher_is_better": True}):
         with pytest.raises(ValueError, match="a score, and no other metric, needs higher_is_better"):
             KeepRisks(**wrong)
+
+
+def sampled(kept, num_rounds, requirement="mean<=0.45"):
+    """A loop that evaluates a third of the clients, drawn again each time, until it is decided.
+
+    Who is drawn again says that all is right.
+    """
+    seen = set()
+
+    def once(k, server_round):
+        said = {"eval_acc": 1.0} if k in seen else {}
+        seen.add(k)
+        return said
+
+    random.seed(0)
+    grid = InProcessGrid(app(once), num_clients=NUM_CLIENTS, seed=1)
+    strategy = kept.watch(fedavg(kept, fraction_train=0.0, fraction_evaluate=0.34))
+    for _ in range(num_rounds):
+        strategy.start(grid=grid, initial_arrays=ArrayRecord([np.zeros(2)]), num_rounds=1)
+        found = kept.sequence(requirement, delta=0.05, is_one_model=True, answered_by="fresh")
+        if found.is_decided:
+            break
+    return found
+
+
+def test_a_loop_stops_as_soon_as_it_is_decided_and_counts_each_client_once():
+    kept = KeepRisks(accuracy="eval_acc")
+    found = sampled(kept, 20)
+    assert found.gate.verdict == "PASS"
+    num_asked = [len(each.names) for each in kept.rounds]
+    first, before = {}, []  # error rates and sizes by name, and how many names there were before each round
+    for each in kept.rounds:
+        before.append(len(first))
+        answers = zip(each.names, each.values, each.num_examples, strict=True)
+        first |= {name: (1.0 - value, size) for name, value, size in sorted(answers) if name not in first}
+    assert sum(num_asked) > len(first)  # some came again
+    assert sorted(value for value, _ in first.values()) != [0.0] * len(first)
+    sequence = rb.Sequence("mean<=0.45", delta=0.05, binary=True)
+    decided = [sequence.add(values=value, num_examples=size) for value, size in first.values()]
+    assert decided[-1]
+    assert not decided[before[-1] - 1]  # it went on as long as it had to
+    assert found.answers.names == tuple(first)
+    assert found.answers.num_missing == 0
+    ends = [(each.certificates["mean"].lower, each.certificates["mean"].value) for each in (found, sequence)]
+    assert ends[0] == pytest.approx(ends[1], abs=1e-12)
+    assert rb.verify(found.certificates["mean"]).ok
+
+
+def test_trainers_decide_nothing_and_nobody_neither():
+    kept = KeepRisks(accuracy="eval_acc")
+    sampled(kept, 3)
+    for each in (kept, KeepRisks(accuracy="eval_acc")):
+        assert not each.sequence("mean<=0.99", delta=0.05, is_one_model=True).is_decided
+
+
+def test_evaluations_of_several_models_or_of_nobody_knows_whom_are_no_sequence():
+    kept = kept_by()  # a loop that trains
+    asked = {"asked": "mean<=0.2", "delta": 0.05}
+    with pytest.raises(ValueError, match=r"you must say .*, got 3 in 3 evaluations; evaluate with fraction_train=0"):
+        kept.sequence(**asked, is_one_model=True)
+    sampled(still := KeepRisks(accuracy="eval_acc"), 2)
+    with pytest.raises(ValueError, match="you must say that all were about it; evaluate"):
+        still.sequence(**asked, is_one_model=False)
+    unnamed = kept_by(is_watched=False)
+    with pytest.raises(ValueError, match="each client once, which needs names"):
+        unnamed.sequence(**asked, is_one_model=True, num_missing=0)

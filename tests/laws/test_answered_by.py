@@ -13,6 +13,7 @@ from riskband.functionals.weights import QuantileWeight
 from riskband.selection import FRESH_FOR_CANDIDATES
 from riskband.verification import FUNCTIONS
 from riskband.wording import TRAINERS_ANSWERED
+from riskband.worst_cases.always_valid import always_valid
 from riskband.worst_cases.scaled import FRESH_FOR_BOTH
 
 VALUES = [0.1, 0.2, 0.3, 0.1] * 5
@@ -31,8 +32,11 @@ NAMES = [  # of what `certificates` makes; it is made on use, not while tests ar
     "weighted_quantile",
     "worst_case_mean",
     "worst_case_mean as published",
+    "worst_case_mean of a target",
+    "divergence_lower_bound",
     "worst_case_cdf",
     "next_clients",
+    "always_valid",
     "change_bound",
     "score_bound",
     "dispersion_certificate",
@@ -53,7 +57,7 @@ NAMES = [  # of what `certificates` makes; it is made on use, not while tests ar
 def certificates(**known):
     """A certificate of every function that `verify` knows, from answers of each kind."""
     risks = rb.ClientRisks(VALUES, 10, **known)
-    band = rb.band(risks, delta=0.1)
+    band, few = rb.band(risks, delta=0.1), rb.ClientRisks(VALUES[:5], 10, **known)
     counts = rb.HistogramRisks([0.0, 0.15, 1.0], [10, 10], 10, binary=True, **known)
     edges, eta = [0.0, 0.5, 1.0], 0.1
     limits = rb.risk_histogram(VALUES, 10, edges=edges, binary=True, eta=eta)
@@ -77,8 +81,11 @@ def certificates(**known):
         "weighted_quantile": rb.weighted_quantile(band, LINEAR),
         "worst_case_mean": rb.worst_case_mean(band, **ball),
         "worst_case_mean as published": rb.worst_case_mean(band, **ball, method="published"),
+        "worst_case_mean of a target": rb.worst_case_mean(risks, **ball, delta=0.1, target=few),
+        "divergence_lower_bound": rb.divergence_lower_bound(risks, few, divergence="chi2", delta=0.1),
         "worst_case_cdf": rb.worst_case_cdf(band, **ball, thresholds=0.2),
         "next_clients": rb.next_clients(risks, 3, delta=0.1, **ball),
+        "always_valid": always_valid(risks, "quantile:0.5", delta=0.1),
         "change_bound": rb.change_bound(rb.ClientChanges(VALUES, VALUES, 10, **known), "change", delta=0.1),
         "score_bound": rb.score_bound(rb.ClientScores(VALUES, True, **known), "score", delta=0.1),
         "dispersion_certificate": rb.dispersion_certificate(band, "gini"),

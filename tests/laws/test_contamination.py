@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import riskband as rb
 from riskband.bands.levels import dkw_levels
 from riskband.bands.local_steps import LOCAL_STEPS
-from riskband.betting import betting_upper_mean, constant_stakes_upper_mean
+from riskband.betting import adaptive_bets, betting_upper_mean, constant_stakes_upper_mean, reaches_target
 from tests.laws.draws import DELTAS, LOCALS, METHODS, POINTS, client_risks
 
 
@@ -122,6 +122,19 @@ def test_constant_stakes_grow_with_every_value_and_know_no_order(values, data):
     bound = constant_stakes_upper_mean(np.array(values), delta=0.1)
     assert np.mean(values) - 1e-12 <= bound <= constant_stakes_upper_mean(np.array(larger), delta=0.1) + 1e-12
     assert constant_stakes_upper_mean(np.array(values)[::-1], delta=0.1) == pytest.approx(bound, abs=1e-12)
+
+
+@pytest.mark.parametrize("delta", [0.3, 0.05])
+def test_what_bets_that_aim_anew_reach_they_reach_with_larger_means(delta):
+    """Why halving finds the largest mean that is not refuted; few clients are bad, after whom bold bets are lost."""
+    rng, found = np.random.default_rng(0), []
+    for _ in range(40):
+        values = np.where(rng.random(30) < 1 / 20, 1.0, rng.beta(1.0, 20.0, 30))
+        bets, least = adaptive_bets(values, delta), rng.uniform(0.0, 0.02, 30)  # what every client needs at least
+        means = [least + mean * (1.0 - least) for mean in np.linspace(0.0, 0.99, 60).tolist()]
+        found.append([reaches_target(each, values, bets, delta=delta) for each in means])
+    assert np.all(np.diff(np.array(found, dtype=int)) >= 0)
+    assert 0.2 < np.mean(found) < 0.95
 
 
 def test_adaptive_bets_can_fall_when_a_value_grows():

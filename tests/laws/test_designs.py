@@ -17,6 +17,7 @@ from riskband.answers.responses import FRESH_CLIENTS, INDEPENDENT_ASKED, INDEPEN
 from riskband.cli import main
 from riskband.functionals.functional import FUNCTIONALS, resolve
 from riskband.verification import FUNCTIONS
+from riskband.worst_cases.always_valid import always_valid
 from tests.laws.draws import DELTAS, client_risks
 
 RNG = np.random.default_rng(31)
@@ -78,10 +79,17 @@ def test_the_order_of_the_clients_is_of_no_consequence(name):
 
 def test_only_functions_that_know_designs_answer_and_no_new_one_is_forgotten():
     of_others = {  # read off what refuses to be made, see below
-        "of a band": ["mean", "weighted_quantile", "worst_case_cdf", "lorenz_certificate", "quantile_certificate"],
+        "of bands": [
+            "divergence_lower_bound",
+            "mean",
+            "weighted_quantile",
+            "worst_case_cdf",
+            "lorenz_certificate",
+            "quantile_certificate",
+        ],
         "of groups or several": ["group_certificate", "joint_cdf", "gini_correlation"],
         "of other answers": ["change_bound", "score_bound", "wasserstein_mean", "wasserstein_cdf"],
-        "by ranks, or published": ["next_clients", "wasserstein_published"],
+        "by ranks, in an order, or published": ["next_clients", "always_valid", "wasserstein_published"],
     }
     assert {*KNOWING, *chain.from_iterable(of_others.values())} == FUNCTIONS.keys()
     with pytest.raises(ValueError, match="independent draws"):
@@ -100,6 +108,11 @@ def test_only_functions_that_know_designs_answer_and_no_new_one_is_forgotten():
         partial(rb.mean_bound, delta=0.1, seed=1),
         partial(rb.worst_case_mean, divergence="kl", budget=[0.0, 0.1], delta=0.1, seed=1),
         partial(rb.cvar, level=0.5, delta=0.1, method="band"),
+        partial(always_valid, number="mean", delta=0.1),
+        lambda r: rb.monitor(rb.mean_bound(answers(), delta=0.1), r),
+        lambda r: rb.worst_case_mean(r, divergence="kl", budget=0.1, delta=0.1, target=answers()),
+        lambda r: rb.worst_case_mean(answers(), divergence="kl", budget=0.1, delta=0.1, target=r),
+        lambda r: rb.divergence_lower_bound(r, answers(), divergence="kl", delta=0.1),
         lambda r: rb.group_bands(r, ["a", "b"] * 30, delta=0.1),
         lambda r: rb.select({"one": r, "two": r}, objective="mean+gini", delta=0.1),
         lambda r: rb.change_bound(rb.ClientChanges.between(r, r), "change", delta=0.1),

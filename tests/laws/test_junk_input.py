@@ -14,6 +14,7 @@ from numpy.polynomial import Polynomial
 
 import riskband as rb
 from riskband.functionals import transforms
+from riskband.worst_cases.divergence_bounds import next_estimate
 
 JUNK = {
     "None": None,
@@ -112,7 +113,8 @@ CALLS = {
     "divergence_estimate": {
         "source": [0.1, 0.2, 0.3, 0.4], "target": [0.2, 0.3, 0.3, 0.5], "divergence": "tv", "bins": 2,
     },
-    "divergence_lower_bound": {"source": BAND, "target": BAND, "divergence": "tv"},
+    "divergence_lower_bound": {"source": RISKS, "target": RISKS, "divergence": "tv", "delta": 0.1},
+    "divergence_lower_bound, band": {"source": BAND, "target": BAND, "divergence": "tv"},
     "extremal_distributions": {"band": BAND, "measure": "gini"},
     "gini_correlation": {"risks": JOINT_RISKS, "delta": 0.1, "local": "marginal", "eta": 0.01},
     "group_bands": {"risks": RISKS, "groups": ["a", "a", "b", "b"], "delta": 0.1, "shares": HALVES, "method": "dkw"},
@@ -138,12 +140,14 @@ CALLS = {
         "target": "mean<=0.9", "delta": 0.3, "shift": None, "prior": "beta:0.1:0.05", "pilot": None, "num_examples": 20,
         "num_clients": 5, "power": 0.5, "cost": (1, 1), "binary": True, "seed": 0,
     },
+    "monitor": {"certificates": rb.mean_bound(RISKS, delta=0.1), "answers": RISKS, "alpha": 0.1, "batches": [1, 3]},
     "next_clients": SHIFT | {
         "risks": RISKS, "num_next": 2, "delta": 0.1, "rank": None, "k": 1, "population": None, "including_seen": False,
-        "local": "observed", "above": None,
+        "local": "observed", "above": None, "mean": False,
     },
+    "next_estimate": {"estimates": [0.1, 0.3], "alpha": 0.5},
     "next_clients, above": {"risks": RISKS, "num_next": 2, "delta": 0.1, "above": 0.3},
-    "next_clients, population": {"risks": RISKS, "population": 8, "delta": 0.1, "including_seen": False},
+    "next_clients, population": {"risks": RISKS, "population": 8, "delta": 0.1, "including_seen": False, "mean": False},
     "next_clients, rank": {"risks": RISKS, "num_next": 1, "rank": 1},
     "polynomial_transform": {"polynomial": Polynomial([0.0, 1.0])},
     "quantile": {"source": RISKS, "level": 0.5, "delta": 0.1, "local": "marginal"},
@@ -183,7 +187,7 @@ CALLS = {
     "wasserstein_published": MOVE | {"cost_bound": 1.0, "worst_means": 0.5},
     "weighted_quantile": {"band": BAND, "weight": "linear"},
     "worst_case_cdf": SHIFT | {"band": BAND, "thresholds": 0.5, "method": "sharp"},
-    "worst_case_mean": SHIFT | {"source": RISKS, "delta": 0.1, "method": "betting", "seed": 0},
+    "worst_case_mean": SHIFT | {"source": RISKS, "delta": 0.1, "method": "betting", "seed": 0, "target": RISKS},
     "worst_case_mean, band": SHIFT | {"source": BAND, "method": "sharp"},
 }  # fmt: skip
 
@@ -193,6 +197,8 @@ OTHER_WAYS = {
     "ClientChanges.from_counts": rb.ClientChanges.from_counts,
     "bound, band": rb.bound,
     "cvar, band": rb.cvar,
+    "divergence_lower_bound, band": rb.divergence_lower_bound,
+    "next_estimate": next_estimate,
     "worst_case_mean, band": rb.worst_case_mean,
     "quantile, band": rb.quantile,
     "survival, band": rb.survival,
@@ -254,7 +260,7 @@ LEGAL = {
     ("compare", "require"): {"empty", "mapping"},
     **{("next_clients", name): {"None"} for name in ("rank", "k", "above", "population")},
     ("next_clients, above", "above"): {"None"},
-    ("next_clients, population", "including_seen"): {"True"},
+    **{("next_clients, population", name): {"True"} for name in ("including_seen", "mean")},
     ("quantile", "method"): {"None"},
     ("report_page", "require"): {"None", "empty", "mapping"},
     ("report_page", "title"): {"text", "quoted"},
@@ -278,6 +284,7 @@ NO_DEFAULT = {
     ("ClientRisks, noise", "binary"),
     ("joint_cdf", "thresholds"), ("lorenz_certificate", "shares"), ("plan", "seed"), ("plan", "target"),
     ("split_clients", "seed"), ("divergence_estimate", "target"), ("divergence_lower_bound", "target"),
+    ("divergence_lower_bound, band", "target"),
     ("survival", "thresholds"),
     ("survival, band", "thresholds"), ("breakdown", "target"),
     ("wasserstein_breakdown", "target"), ("wasserstein_cdf", "thresholds"),

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import beta, binom
+from scipy.stats import beta, binom, hypergeom
 
 import riskband as rb
 from papers.benchmarks.plan import Setting, simulated_power
 from riskband.cli import main
-from riskband.worst_cases.planning import Option, pilot_distribution
+from riskband.worst_cases.planning import Option, pilot_distribution, truth_on_scale
 from riskband.worst_cases.requirements import Requirement
 
 PRIOR = "beta:0.12:0.07"
@@ -54,6 +54,128 @@ def test_power_for_next_clients_is_a_binomial_sum(shift, limit):
         assert option.power == pytest.approx(binom.pmf(counts, size, 0.1) @ is_sure, abs=0.02)
     with pytest.raises(ValueError, match=r"not even 4,096 clients .*; the number is 0.1 on average if"):
         rb.plan("next:1:0.5<=0", prior=ZERO_OR_ONE, num_examples=50, delta=0.1)
+
+
+@pytest.mark.parametrize("population", [30, 55])
+def test_power_for_a_whole_federation_is_that_of_a_hypergeometric_test(population):
+    """Of so many clients those above the risk are fewer than would make what was seen too rare."""
+    limit, at_hand = population // 5, population // 2
+    asked = {"prior": ZERO_OR_ONE, "num_examples": 50, "delta": 0.1, "num_clients": at_hand}
+    plan = rb.plan(f"next:all:{population}:0.5<={limit}", **asked)
+    assert plan.truth == pytest.approx(0.1 * population)
+    assert plan.best.num_clients < population
+    for option in {plan.best, *plan.at_hand}:
+        size, counts = option.num_clients, np.arange(option.num_clients + 1)
+        is_sure = hypergeom.cdf(counts, population, limit + 1, size) <= 0.05
+        # Three standard errors of 600 certificates, of which no average predicts the steps.
+        assert option.power == pytest.approx(binom.pmf(counts, size, 0.1) @ is_sure, abs=0.04)
+    assert any("drawn from the population at random" in line for line in plan.assumptions)
+    with pytest.raises(ValueError, match=f"not even {population - 1} clients"):
+        rb.plan(f"next:all:{population}:0.5<=0", **asked)
+
+
+@pytest.mark.slow
+def test_of_a_federation_those_are_asked_who_do_not_come_next():
+    """With 55 clients 45 can be asked for 10 others: for a limit that needs more there is no plan."""
+    asked = {"prior": ZERO_OR_ONE, "num_examples": 50, "delta": 0.1}
+    endless = rb.plan("next:10:0.5<=3", **asked)
+    assert endless.best.num_clients > 45
+    with pytest.raises(ValueError, match="not even 45 clients with 50 examples each pass"):
+        rb.plan("next:10:0.5<=3", population=55, **asked)
+    assert rb.plan("next:10:0.5<=3", population=endless.best.num_clients + 30, **asked).best == endless.best
+
+
+def changes_of_two_kinds(num_worse, num_clients):
+    """Of the first, all of the 200 examples get worse, and of the others none."""
+    after = np.repeat([1.0, 0.0], [num_worse, num_clients - num_worse])
+    return rb.ClientChanges(np.zeros(num_clients), after, 200, True)
+
+
+def scores_of_two_kinds(num_bad, num_clients):
+    return rb.ClientScores(np.repeat([0.5, 0.9], [num_bad, num_clients - num_bad]), higher_is_better=True)
+
+
+OF_TWO_KINDS = {  # a tenth of the clients is bad; so many of K may be, in closed form
+    "harmed:0.5<=0.25": (changes_of_two_kinds, lambda count, size: beta.ppf(0.95, count + 1, size - count) <= 0.2),
+    "change_quantile:0.75<=0.5": (changes_of_two_kinds, lambda count, size: binom.cdf(count, size, 0.2) <= 0.05),
+    "score_quantile:0.2>=0.8": (scores_of_two_kinds, lambda count, size: binom.cdf(count, size, 0.2) <= 0.05),
+    "score_share:0.8<=0.2": (scores_of_two_kinds, lambda count, size: beta.ppf(0.95, count + 1, size - count) <= 0.2),
+}
+*SLOW, FAST = OF_TWO_KINDS
+
+
+@pytest.mark.parametrize("target", [*(pytest.param(each, marks=pytest.mark.slow) for each in SLOW), FAST])
+def test_power_of_changes_and_scores_of_two_kinds_is_binomial(target):
+    """A true change has a limit in each client, wrong with probability .2: of .25 bad ones, .2 are left."""
+    pilot, is_sure = OF_TWO_KINDS[target]
+    plan = rb.plan(target, pilot=pilot(3, 30), delta=0.1, num_clients=40, cost=(2.0, 0.0))
+    for option in {plan.best, *plan.at_hand}:
+        size, counts = option.num_clients, np.arange(option.num_clients)
+        assert option.power == pytest.approx(binom.pmf(counts, size, 0.1) @ is_sure(counts, size), abs=0.02)
+        assert (option.num_examples, option.cost) == (None, 2.0 * size)
+    assert "example" not in plan.statement.partition(" This is an estimate")[0]
+    assert plan.to_frame().num_examples.isna().all()
+    assert f"cheapest: {plan.best.num_clients} clients" in plan.plot().get_legend_handles_labels()[1]
+
+
+def test_the_truth_of_a_pilot_is_that_of_its_clients():
+    """The worst mean within chi2 of two kinds moves the share of the bad ones as far as it may."""
+    share = 0.1 + np.sqrt(0.1 * 0.1 * 0.9)  # (q - p)² / (p(1 - p)) = 0.1
+    for target, pilot, truth in (
+        ("change<=0.4", changes_of_two_kinds, 0.1),
+        ("worst_change:chi2:0.1<=0.5", changes_of_two_kinds, share),
+        ("worst_change:tv:0.1<=0.6", changes_of_two_kinds, 0.2),
+        ("score>=0.7", scores_of_two_kinds, 0.86),
+    ):
+        assert truth_on_scale(pilot(3, 30), Requirement.of(target)) == pytest.approx(truth, abs=1e-6)
+
+
+def simulated_change(num_clients, *, with_counts, target, num_networks=300):
+    """Share of networks that pass, of clients drawn from numpy's Beta: an example that differs got worse with q."""
+    rng, passed = np.random.default_rng(9), 0
+    a, b = beta_parameters(0.5 - 0.01 / 0.2, 0.03 / 0.2)
+    for _ in range(num_networks):
+        num_differ = rng.binomial(400, 0.1, num_clients)
+        worse = rng.binomial(num_differ, rng.beta(a, b, num_clients))
+        both = rng.binomial(400 - num_differ, (0.2 - 0.055) / 0.9)  # wrong under both, so that the old risk is 0.2
+        old, new = (num_differ - worse + both) / 400, (worse + both) / 400
+        answers = rb.ClientChanges(old, new, 400, True, num_worse=worse if with_counts else None)
+        passed += rb.require(answers, target, delta=0.1).verdict == "PASS"
+    return passed / num_networks
+
+
+def beta_parameters(mean, spread):
+    total = mean * (1.0 - mean) / spread**2 - 1.0
+    return mean * total, (1.0 - mean) * total
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "with_counts"),
+    [
+        ("change<=0.02", True),
+        ("change_quantile:0.8<=0.06", True),
+        ("harmed:0.05<=0.3", True),
+        ("harmed:0.1<=0.3", False),
+    ],
+)
+def test_power_of_a_law_of_changes_is_that_of_networks_drawn_without_the_plan(target, with_counts, monkeypatch):
+    """Two points are allowed for the plan, as above."""
+    monkeypatch.setattr("riskband.worst_cases.requirements._LARGEST_TRIED", 0)  # only to save time
+    prior = "change:-0.01:0.03:0.1" + ":0.2" * (not with_counts)
+    best = rb.plan(target, prior=prior, num_examples=400, delta=0.1).best
+    share = simulated_change(best.num_clients, with_counts=with_counts, target=target)
+    low, high = binom.ppf([5e-5, 1.0 - 5e-5], 300, [best.power - 0.02, best.power + 0.02]) / 300
+    assert low <= share <= high
+
+
+@pytest.mark.slow
+def test_limits_from_two_mean_losses_need_more_clients_than_counts():
+    asked = {"num_examples": 2_000, "delta": 0.1}
+    counted, alone = (
+        rb.plan("harmed:0.05<=0.3", prior=f"change:-0.01:0.02:0.1{old}", **asked).best for old in ("", ":0.3")
+    )
+    assert alone.num_clients > counted.num_clients
 
 
 def passes(num_failing, num_clients):
@@ -162,11 +284,12 @@ def test_the_truth_of_a_known_law_is_that_of_scipy():
         assert Requirement.of(text).number.value(risks) == pytest.approx(truth, abs=1e-3), text
 
 
+OF_PILOT = {"target": "score>=0.8", "prior": None, "pilot": scores_of_two_kinds(3, 30)}
 REFUSED = {
     "the truth fails": ({"target": "mean<=0.1"}, "it is not true of the assumed network, where the number is 0.12"),
     "no source": ({"prior": None}, "either a prior or a pilot, got none"),
     "two sources": ({"pilot": rb.ClientRisks([0.1, 0.3], 10)}, "either a prior or a pilot, got both"),
-    "prior": ({"prior": "gamma:1:2"}, "prior 'gamma:1:2' cannot be read; write prior='beta:MEAN:SD'"),
+    "prior": ({"prior": "gamma:1:2"}, "prior 'gamma:1:2' cannot be read; write prior='beta:0.12:0.07'"),
     "percent": ({"prior": "beta:12:7"}, "needs a mean in (0, 1)"),
     "spread": ({"prior": "beta:0.1:0.5"}, "a standard deviation above 0 and below"),
     "no examples": ({"num_examples": None}, "num_examples must be given with a prior"),
@@ -180,6 +303,23 @@ REFUSED = {
     "costs of two sizes": ({"cost": ([1, 2], 3)}, "cost must be two numbers >= 0"),
     "clients": ({"num_clients": 1}, "num_clients must be a whole number >= 2"),
     "equal pilot": ({"prior": None, "pilot": rb.ClientRisks([0.1] * 20, 10)}, "no difference between them beyond"),
+    "a score without a pilot": ({"target": "score>=0.8"}, "score is of scores, and not of risks; plan it with a pilot"),
+    "a change of risks": ({"target": "change<=0.1"}, "with prior='change:MEAN:SD:DIFFER'"),
+    "a risk of changes": ({"prior": "change:0:0.02:0.1"}, "the number 'mean' cannot be read"),
+    "too few numbers": ({"prior": "change:0:0.02"}, "cannot be read; write prior='change:MEAN:SD:DIFFER'"),
+    "more change than differs": ({"prior": "change:0:0.2:0.1"}, "MEAN² + SD² must be below DIFFER²"),
+    "a smaller old risk than differs": ({"prior": "change:0:0.02:0.1:0.04"}, "OLD from (DIFFER - MEAN)/2 to"),
+    "binary changes": ({"prior": "change:0:0.02:0.1", "binary": True}, "binary is about risks"),
+    "examples of a pilot": ({**OF_PILOT}, "keep their examples; leave num_examples out"),
+    "cost of its examples": ({**OF_PILOT, "num_examples": None, "cost": (1, 1)}, "which is 0 where clients keep those"),
+    "a limit of no score": (
+        {**OF_PILOT, "num_examples": None, "target": "score>=80"},
+        "that is the range of the score",
+    ),
+    "an untrue pilot": ({**OF_PILOT, "num_examples": None, "target": "score>=0.9"}, "where the number is 0.86"),
+    "a share of a federation": ({"population": 55, "target": "share:0.3<=0.1"}, "write 'next:all:55:0.3<=5'"),
+    "no one left to ask": ({"population": 21, "target": "next:20:0.3<=3"}, "must leave 2 clients to ask"),
+    "more than there are": ({"num_clients": 55, "target": "next:all:55:0.3<=3"}, "num_clients must be at most 54"),
     "single examples": ({"prior": None, "pilot": rb.ClientRisks([0.0, 1.0], 1)}, "at least 2 examples"),
 }
 
@@ -222,3 +362,46 @@ def test_a_pilot_may_be_a_table(capsys):
         main(["plan", "mean<=0.25", "--pilot", str(table), "--pilot-num-examples", "100", "--num-examples", "20"]) == 0
     )
     assert "the mean of the 200 clients of the pilot, 0.12" in capsys.readouterr().out
+
+
+@pytest.fixture
+def tables(tmp_path):
+    files = [str(tmp_path / name) for name in ("old.csv", "new.csv", "auc.csv")]
+    names = [f"h{k}" for k in range(30)]
+    for file, column, values in (
+        (files[0], "loss", [0.2] * 30),
+        (files[1], "loss", [0.2] * 27 + [0.3] * 3),
+        (files[2], "auc", [0.9] * 27 + [0.5] * 3),
+    ):
+        rows = (f"{name},{value},100" for name, value in zip(names, values, strict=True))
+        Path(file).write_text(f"hospital,{column},n\n" + "\n".join(rows))
+    of_changes = ["plan", "change<=0.1", "--pilot", *files[:2], "--client", "hospital", "--delta", "0.1"]
+    return of_changes, ["plan", "score_quantile:0.2>=0.8", "--pilot", files[2], "--column", "auc", "--score", "AUC"]
+
+
+@pytest.mark.slow
+def test_a_pilot_may_be_two_tables_or_one_of_scores(tables, capsys):
+    of_changes, of_scores = tables
+    changes = rb.ClientChanges([0.2] * 30, [0.2] * 27 + [0.3] * 3, 100)
+    for asked, pilot, delta in (
+        ([*of_changes, "--pilot-num-examples", "n"], changes, 0.1),
+        ([*of_scores, "--higher-is-better"], scores_of_two_kinds(3, 30), 0.05),
+    ):
+        assert main([*asked, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["best"] == rb.plan(asked[1], pilot=pilot, delta=delta).best._asdict()
+
+
+def test_a_pilot_that_is_not_read_is_said_and_gives_no_plan(tables, capsys):
+    of_changes, of_scores = tables
+    for asked, said in (
+        (of_changes, ["--pilot needs --pilot-num-examples"]),
+        ([*of_changes[:5], "--score", "AUC"], ["--score needs one --pilot", "--score needs --higher-is-better"]),
+        ([*of_scores, "--higher-is-better", "--percent"], ["--percent needs losses"]),
+        ([*of_changes[:5], of_scores[3], "--pilot-num-examples", "n"], ["an old and a new model, got 3"]),
+        ([*of_changes[:5], "--pilot-num-examples", "n"], ["--client: the column by which rows match"]),
+        ([*of_changes, "--pilot-num-examples", "m"], [f"{file}: " for file in of_changes[3:5]]),
+        (["plan", "mean<=0.2", "--prior", PRIOR, "--num-examples", "9", "--range", "0", "5"], ["--range need --score"]),
+    ):
+        assert main(asked) == 2
+        error = capsys.readouterr().err
+        assert all(each in error for each in said), error

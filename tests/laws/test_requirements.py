@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from scipy.stats import hypergeom
 
 import riskband as rb
 from riskband.wording import CHOSEN_BEFORE
@@ -28,6 +29,7 @@ RISKS = rb.ClientRisks(RNG.binomial(100, RNG.beta(3, 21, 80)) / 100, 100)
         ("worst_share:.3:Chi2:0.10<=0.2", "worst_share:0.3:chi2:0.1<=0.2"),
         ("Next:20:.30 <= 3", "next:20:0.3<=3"),
         ("next:5:0:KL:.20>=1", "next:5:0:kl:0.2>=1"),
+        ("next:all:55:.30<=5", "next:all:55:0.3<=5"),
     ],
 )
 def test_requirements_are_read_and_written(text, written):
@@ -65,6 +67,9 @@ def test_requirements_are_read_and_written(text, written):
         ("next:20:nan<=3", "must be in [0, 1)", "got nan"),
         ("next:20:0.3<=20", "from 0 to 20 and not all", "<= 20"),
         ("next:20:0.3:chi2<=3", "next:20:0.3:chi2:0.1", "'next:20:0.3:chi2'"),
+        ("next:all:0.3<=3", "next:all:55:0.3", "'next:all:0.3'"),
+        ("next:all:55:0.3:chi2:0.1<=3", "without a shift", "'next:all:55:0.3:chi2:0.1'"),
+        ("next:all:80:0.3<=3", "population must be above the number of clients asked, 80", "got 80"),
     ],
 )
 def test_what_is_no_requirement_is_refused_with_rule_value_and_remedy(text, rule, value):
@@ -133,6 +138,19 @@ def test_next_clients_are_counted_from_the_answers_themselves(monkeypatch):
     for source, delta in ((rb.band(RISKS, delta=0.05), None), (noisy, 0.05)):
         with pytest.raises(ValueError, match="without noise, and no band"):
             rb.require(source, "next:20:0.3<=3", delta=delta)
+
+
+def test_all_clients_of_a_federation_are_counted():
+    """Of 100, 80 answered and two of them measure more: few more do, by the hypergeometric test."""
+    assert np.sum(RISKS.values > 0.3) == 2
+    most = np.arange(101)[hypergeom.cdf(2, 100, np.arange(101), 80) > 0.025].max()
+    # Repeated to see how many would decide it, they would be more than the federation has.
+    gate = rb.require(RISKS, [f"next:all:100:0.3<={limit}" for limit in (most, most - 1, 1)], delta=0.05)
+    assert [each.verdict for each in gate.verdicts] == ["PASS", "NOT DECIDED", "FAIL"]
+    assert (gate.verdicts[0].lower, gate.verdicts[0].upper) == (2, most)
+    assert "how many clients would decide it was not estimated" in gate.verdicts[1].statement
+    (made,) = gate.certificates.values()
+    assert (made.name, rb.verify(made).ok) == ("next:all:100:0.3", True)
 
 
 @pytest.mark.parametrize("source", ["answers", "band"])

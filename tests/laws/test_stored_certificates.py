@@ -14,6 +14,7 @@ import pytest
 import riskband as rb
 from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.verification import FUNCTIONS
+from riskband.worst_cases.always_valid import always_valid
 
 KL = rb.DIVERGENCES["kl"].title
 PATH = Path(__file__).parent / "stored" / "certificates.json"
@@ -27,6 +28,7 @@ def kinds():
     named = rb.ClientRisks(values + 0.01, 20, binary=False, names=[f"site {k}" for k in range(12)])
     trainers = rb.ClientRisks(values, 20, answered_by="trainers")
     doubtful = rb.ClientRisks(values, 20, num_missing=1, missing="worst", contamination=1)
+    sixteen = rb.ClientRisks([*values, *values[:4]], 20)
     unequal = rb.ClientRisks(np.append(values, 0.2), [20] * 12 + [10])
     noisy = rb.ClientRisks(values, 20, binary=True, noise="laplace:1")
     bins = rb.HistogramRisks([0.0, 0.1, 0.2, 1.0], [5, 4, 3], 20, binary=True)
@@ -48,10 +50,13 @@ def kinds():
         "mean of a histogram": rb.mean_bound(bins, **few, method="hoeffding"),
         "worst mean": rb.worst_case_mean(named, divergence="chi2", budget=[0.0, 0.2], **few),
         "quantile of the doubtful": rb.quantile(doubtful, level=0.5, **few),
+        "a target network": rb.worst_case_mean(risks, divergence="chi2", budget=[0.1, 0.2], **few, target=pilot),
+        "how far a target is": rb.divergence_lower_bound(risks, pilot, divergence="kl", **few),
         "share": rb.survival(unequal, thresholds=0.4, **few),
         "next clients": rb.next_clients(named, 5, divergence="chi2", budget=[0.0, 0.2], **few),
         "number of next clients": rb.next_clients(doubtful, 5, above=0.3, divergence="kl", budget=0.1, **few),
         "a population": rb.next_clients(doubtful, population=16, k=2, **few),
+        "mean of a population": rb.next_clients(doubtful, population=30, including_seen=True, mean=True, **few),
         "mean change": rb.change_bound(changes, "change", **few, sides="two"),
         "harm": rb.change_bound(means, "harmed:0.1", **few),
         "worst change": rb.change_bound(changes, "worst_change:kl:0.1", **few),
@@ -59,6 +64,9 @@ def kinds():
         "quantile of a score": rb.score_bound(scores, "score_quantile:0.3", **few),
         "share of a score": rb.score_bound(minutes, "score_share:15", **few, sides="two"),
         "next scores": rb.next_clients(scores, 4, divergence="chi2", budget=0.1, **few),
+        "always valid": always_valid(risks, "mean", **few),
+        "an always valid quantile": always_valid(changes, "change_quantile:0.5", **few, order="committed"),
+        "always valid, by its band": rb.mean(rb.band(sixteen, **lower, method="stitched")),
         "gini": rb.dispersion_certificate(risks, "gini", **few),
         "correlation": rb.gini_correlation(joint, **few),
         "selection": rb.select({"m1": risks, "m2": named}, objective="mean+0.5*gini", **few).certificate,
@@ -89,7 +97,7 @@ def test_it_verifies(name):
 
 
 CHANGES = {
-    "value": lambda old: {"value": (np.asarray(old["value"]) + 1e-6).tolist()},
+    "value": lambda old: {"value": 9.0 if old["value"] is None else (np.asarray(old["value"]) + 1e-6).tolist()},
     "delta": lambda old: {"delta": 0.05},
     "assumptions": lambda old: {"assumptions": old["assumptions"][:-1]},
     "statement": lambda old: {"statement": old["statement"].replace("0.8", "0.88")},

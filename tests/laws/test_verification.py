@@ -9,6 +9,7 @@ import pytest
 import riskband as rb
 
 RISKS = rb.ClientRisks([0.1, 0.2] * 20, 10)
+FEW = rb.ClientRisks([0.9, 0.4, 0.8] * 9, 10)
 BAND = rb.band(RISKS, delta=0.1)
 GROUPS = rb.group_bands(RISKS, ["a", "b"] * 20, delta=0.1)
 CURVES = rb.AdversarialAnswers(
@@ -21,6 +22,8 @@ CERTIFICATES = {
     "lorenz": rb.lorenz_certificate(BAND),
     "group": rb.group_certificate(GROUPS, "largest_gap", "mean"),
     "selection": rb.select({"one": RISKS, "two": RISKS}, objective="mean", delta=0.1).certificate,
+    "target": rb.worst_case_mean(RISKS, divergence="tv", budget=0.1, delta=0.1, target=FEW),
+    "distance": rb.divergence_lower_bound(RISKS, FEW, divergence="kl", delta=0.1),
     "transport": rb.wasserstein_mean(CURVES, delta=0.1, cost_budget=0.5),
 }
 
@@ -36,7 +39,9 @@ def test_an_honest_certificate_follows(stored):
 
 def test_a_bound_that_was_added_or_removed_is_seen(stored):
     changed = dict(stored)
-    if "lower" in stored:
+    if stored["value"] is None:  # without a bound it is refused
+        changed["lower"] = stored["lower"] / 2
+    elif "lower" in stored:
         del changed["lower"]
     else:
         changed["lower"] = (np.asarray(stored["value"]) / 2).tolist()
@@ -46,7 +51,7 @@ def test_a_bound_that_was_added_or_removed_is_seen(stored):
 
 
 CHANGES = {
-    "value": lambda stored: (np.asarray(stored["value"]) + 1e-6).tolist(),
+    "value": lambda stored: 9.0 if stored["value"] is None else (np.asarray(stored["value"]) + 1e-6).tolist(),
     "delta": lambda stored: stored["delta"] / 2,
     "assumptions": lambda stored: stored["assumptions"][1:],
     "details": lambda stored: {**stored["details"], "more": 1.0},
@@ -93,3 +98,25 @@ def is_refused_or_seen(stored):
         return not rb.verify(stored).ok
     except ValueError:
         return True
+
+
+@pytest.mark.parametrize("name", ["target", "distance"])
+def test_the_answers_of_a_target_are_computed_again_and_junk_for_them_is_refused(name):
+    stored = CERTIFICATES[name].to_dict()
+    arguments = stored["recipe"]["arguments"]
+    few = arguments["target"]["answers"] | {"values": [0.0, *FEW.values.tolist()[1:]]}
+    for junk in (3, None, "x", [], {}, {"band": None}, {"band": None, "answers": few}, {"band": {}, "answers": few}):
+        assert is_refused_or_seen(
+            {**stored, "recipe": {**stored["recipe"], "arguments": arguments | {"target": junk}}}
+        ), junk
+    assert CERTIFICATES["distance"].lower > 0.1
+
+
+def test_only_a_certificate_from_below_may_be_open_above():
+    stored = CERTIFICATES["distance"].to_dict()
+    assert "lower" in stored
+    for wrong in ({"lower": None}, {"lower": np.inf}, {"lower": np.nan}, {"value": np.nan}):
+        with pytest.raises(ValueError, match="certificate"):
+            rb.Certificate.from_dict({**stored, **wrong})
+    with pytest.raises(ValueError, match="must be finite, but where only a lower bound is certified"):
+        rb.Certificate.from_dict({key: value for key, value in stored.items() if key != "lower"})

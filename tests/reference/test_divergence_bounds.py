@@ -37,7 +37,7 @@ def nearest_members(source, target, name):
 @pytest.mark.parametrize("seed", range(3))
 def test_it_is_the_smallest_divergence_between_members_of_both_bands(seed):
     source, target = two_bands(seed)
-    found = {name: rb.divergence_lower_bound(source, target, divergence=name).value for name in rb.DIVERGENCES}
+    found = {name: rb.divergence_lower_bound(source, target, divergence=name).lower for name in rb.DIVERGENCES}
     for name, value in found.items():
         assert value == pytest.approx(nearest_members(source, target, name), abs=2e-5), name
     assert found["chi2"] > 0.01
@@ -47,7 +47,7 @@ def test_no_single_event_says_more():
     source, target = two_bands(7, num_source=200, num_target=150)
     risk = np.linspace(0, 1, 500)
     for name, f in rb.DIVERGENCES.items():
-        found = rb.divergence_lower_bound(source, target, divergence=name).value
+        found = rb.divergence_lower_bound(source, target, divergence=name).lower
         up = f.binary(np.maximum(target.lower(risk), source.upper(risk)), source.upper(risk))
         down = f.binary(np.minimum(target.upper(risk), source.lower(risk)), source.lower(risk))
         assert found >= max(up.max(), down.max()) - 1e-9, name
@@ -95,13 +95,15 @@ def test_laws():
     bound = rb.divergence_lower_bound(source, target, divergence="kl")
     assert bound.delta == pytest.approx(0.6)
     assert bound.validity == "certificate"
-    assert bound.statement.startswith("certificate: the kl divergence of the target from the source is at least 0.")
-    assert rb.divergence_lower_bound(source, source, divergence="kl").value == 0
+    assert "the KL divergence of the target network from the source network is at least 0." in bound.statement
+    assert (bound.name, bound.value, bound.to_dict()["value"]) == ("divergence:kl", np.inf, None)
+    assert rb.Certificate.from_json(bound.to_json()) == bound
+    assert rb.divergence_lower_bound(source, source, divergence="kl").lower == 0
     sure = rb.band(source.risks, delta=0.01, local="observed")
-    assert rb.divergence_lower_bound(sure, target, divergence="kl").value < bound.value
+    assert rb.divergence_lower_bound(sure, target, divergence="kl").lower < bound.lower
     custom = rb.custom_divergence("squares", lambda t: (t - 1) ** 2, slope_at_infinity=np.inf)
-    squares = rb.divergence_lower_bound(source, target, divergence=custom).value
-    assert squares == pytest.approx(rb.divergence_lower_bound(source, target, divergence="chi2").value)
+    squares = rb.divergence_lower_bound(source, target, divergence=custom).lower
+    assert squares == pytest.approx(rb.divergence_lower_bound(source, target, divergence="chi2").lower)
 
 
 def test_helpers_who_trained_make_it_an_estimate():
@@ -120,7 +122,7 @@ def test_the_noise_of_measuring_is_no_divergence():
             *(rb.band(risks, delta=0.01, local="observed") for risks in (few, many)), divergence="chi2"
         )
     assert (
-        rb.divergence_lower_bound(*(rb.band(risks, delta=0.01) for risks in (few, many)), divergence="chi2").value == 0
+        rb.divergence_lower_bound(*(rb.band(risks, delta=0.01) for risks in (few, many)), divergence="chi2").lower == 0
     )
 
 

@@ -9,37 +9,69 @@ import pytest
 from scipy.optimize import brentq
 
 import riskband as rb
+from riskband.betting import betting_upper_mean
 from tests.sampling import every
 
+CELLS = np.arange(4000) / 4000
 
-def betting_by_grid(values, delta, *, num_cells=4000):
-    """Try every mean on a grid: play the game of [WSR] client by client and stop at the first refuted mean."""
-    size = len(values)
-    for cell in range(num_cells + 1):
-        m = cell / num_cells
-        capital, peak = 1.0, 1.0
-        total, square = 0.5, 0.25
+
+def aims_anew(lacking, num_left, variance):
+    return math.sqrt(2 * lacking / (num_left * variance))
+
+
+def bolder_when_ahead(lacking, num_left, variance):
+    return 4 / lacking**4
+
+
+def refuted(values, delta, stake_for):
+    """Whether each mean of the grid is refuted, played client by client: the capital gets to 1/delta at some time."""
+    found = np.zeros(CELLS.size, dtype=bool)
+    for place, m in enumerate(CELLS.tolist()):
+        capital, total, square = 1.0, 0.5, 0.25
         for seen, x in enumerate(values, start=1):
-            bet = math.sqrt(2 * math.log(1 / delta) / (size * square / seen))
-            largest = 0.9 / (1 - m) if m < 1 else math.inf
-            capital *= 1 + min(bet, largest) * (m - x)
-            peak = max(peak, capital)
+            lacking = math.log(1 / delta) - math.log(capital)
+            stake = stake_for(lacking, len(values) - seen + 1, square / seen)
+            capital *= 1 + min(stake, 0.99 / (1 - m)) * (m - x)
+            if capital >= 1 / delta:
+                found[place] = True
+                break
             total += x
             square += (x - total / (seen + 1)) ** 2
-        if peak >= 1 / delta:
-            return m
-    return 1.0
+    return found
 
 
 @pytest.mark.parametrize("delta", [0.3, 0.05, 0.001])
 @pytest.mark.parametrize("seed", range(4))
-def test_betting_is_the_first_refuted_mean(delta, seed):
+def test_betting_ends_above_the_largest_mean_that_is_not_refuted(delta, seed):
     rng = np.random.default_rng(seed)
     values = [rng.beta(3, 21, 60), rng.random(12), rng.binomial(1, 0.1, 40), np.full(25, 0.25)][seed].astype(float)
     order = np.random.default_rng(7).permutation(values.size)
     certificate = rb.mean_bound(rb.ClientRisks(values, 1, binary=False), delta=delta, seed=7)
-    expected = betting_by_grid(values[order].tolist(), delta)
-    assert expected - 1 / 4000 <= certificate.value <= expected + 1e-12
+    largest = CELLS[~refuted(values[order].tolist(), delta, aims_anew)].max()
+    assert largest <= certificate.value <= largest + 1 / 4000 + 1e-9
+
+
+def test_negative_control_halving_finds_too_small_a_mean_where_stakes_grow_with_what_was_won():
+    """Stakes that aim anew refute an interval of means, which halving relies on; others need not."""
+    values = [*[0.0] * 18, 1.0, *[0.0] * 10]
+    found = refuted(values, 0.05, bolder_when_ahead)
+    low, high = 0, CELLS.size
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if found[middle] else (middle, high)
+    assert CELLS[high] < CELLS[~found].max() - 0.2
+    assert np.all(np.diff(refuted(values, 0.05, aims_anew).astype(int)) >= 0)
+
+
+@pytest.mark.parametrize(
+    ("seed", "num_clients", "delta", "limit"),
+    [(0, 50, 0.05, 0.187053), (1, 50, 0.2, 0.140532), (2, 500, 0.05, 0.131714)],
+)
+def test_limits_of_another_implementation(seed, num_clients, delta, limit):
+    """Of the same rule, for whole networks at once (the prototype in the design of this library)."""
+    rng = np.random.default_rng(seed)
+    values = rng.binomial(100, rng.beta(3, 21, num_clients)) / 100
+    assert betting_upper_mean(values, delta=delta) == pytest.approx(limit, abs=2e-6)
 
 
 def test_hoeffding_by_hand():

@@ -199,6 +199,21 @@ def test_doubtful_and_missing_answers_count_as_the_worst():
     np.testing.assert_array_equal(found, rb.next_clients(completed, 6, delta=0.2).value)
 
 
+@pytest.mark.parametrize("num_next", [4, 6])  # by ranks, and by bets
+def test_the_mean_of_answers_in_doubt_of_scores_and_of_noisy_answers(num_next):
+    of = {"delta": 0.2, "mean": True, "population": 12 + num_next, "including_seen": True}
+    doubtful = rb.ClientRisks(LARGEST.values, 20, num_missing=2, missing="worst", contamination=1)
+    doubtful = rb.next_clients(doubtful, **of).value
+    assert doubtful == rb.next_clients(rb.ClientRisks([*LARGEST.values[1:], 1.0, 1.0, 1.0], 20), **of).value
+    of = {"delta": 0.2, "mean": True, "population": 10 + num_next}
+    risks, scores = LARGEST, rb.ClientScores(1.0 - LARGEST.values, higher_is_better=True)
+    assert rb.next_clients(scores, **of).lower == pytest.approx(1.0 - rb.next_clients(risks, **of).value)
+    noisy = rb.ClientRisks(LARGEST.values, 20, binary=True, noise="laplace:1")
+    true = [rb.next_clients(each, local="marginal", **of) for each in (risks, noisy)]
+    assert true[0].value < true[1].value < 1.0
+    assert rb.verify(true[1]).ok
+
+
 def test_a_shift_costs_and_true_risks_cost():
     plain, shifted = (
         rb.next_clients(LARGEST, 6, delta=0.3, divergence="chi2", budget=[0.0, 0.1]).value[place] for place in (0, 1)
@@ -245,6 +260,8 @@ def test_ten_thousand_clients_and_a_thousand_next():
         ({"num_next": 1, "rank": 1, "delta": 0.1}, "a rank, from which delta follows, goes with"),
         ({"num_next": 2, "rank": 1}, "goes with one k"),
         ({"num_next": 1, "rank": 10, "divergence": "tv", "budget": 1.0}, "nothing follows from rank 10"),
+        ({"num_next": 9, "delta": 0.1, "mean": True, "k": 2, "divergence": "kl"}, "got k, divergence; leave that out"),
+        ({"num_next": 9, "mean": True}, "delta must be given"),
         ({"num_next": 10**6, "delta": 0.1}, "all k at once need .* ask for one k"),
     ],
 )

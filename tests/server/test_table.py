@@ -27,7 +27,7 @@ def entry(kind: str, value: Any, observed: Any, **changes: Any) -> dict[str, Any
 
 REPORT = {
     "scenario": "tiny",
-    "config": {"strategy": "f_divergence", "breakdown-threshold": 0.3},
+    "config": {"strategy": "f_divergence", "ask": "all", "breakdown-threshold": 0.3},
     "unseen": {"num_clients": 7},
     "network": {
         "num_clients": 10,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -12,7 +13,8 @@ from riskband.models.evaluation import example_losses
 from server.config import load_config
 from server.problems import ConfigError
 from server.studies.target_network import target_network
-from tests.server.running import run_app
+from tests.one_voice import contradictions
+from tests.server.running import printed, run_app
 from worlds.population import Population, spec_from_config
 from worlds.targets import target_changes, target_spec
 
@@ -21,7 +23,7 @@ from worlds.targets import target_changes, target_spec
 def found(tmp_path_factory, defaults):
     folder = tmp_path_factory.mktemp("target")
     changes = {"num_clients": 40, "num_unseen": 40, "training_epochs": 2, "affine_sigma": 0.05, "budgets": "0.1,1"}
-    changes["figure_format"] = "svg"
+    changes |= {"figure_format": "svg", "num_target_clients": 12}
     return run_app(folder, defaults, target="affine-sigma:0.8", **changes), folder
 
 
@@ -38,7 +40,7 @@ def test_its_distance_is_an_estimate_and_a_lower_bound(found):
     report, _ = found
     for name, distance in report["target"]["divergence"].items():
         assert distance["validity"] == "certificate"
-        assert distance["delta"] == pytest.approx(0.025)  # the certificates have the other half
+        assert distance["delta"] == pytest.approx(0.025 / 5)  # the certificates of the source have the other half
         assert distance["lower_bound"] > 0.05
         for bins in (10, 50):
             estimate = rb.divergence_estimate(
@@ -61,6 +63,29 @@ def test_certificates_are_checked_at_the_budgets_asked_and_at_those_measured(fou
             assert check["cdf_smallest_margin"] == pytest.approx(np.min((bound - observed)[inner]))
             assert check["is_refuted"] == (budget < distance["lower_bound"])
             assert check["cdf_holds"] == bool(np.all(bound >= observed - 1e-12))
+
+
+def test_few_of_its_clients_tighten_the_certificate_within_the_budget_and_all_share_delta(found):
+    report, folder = found
+    whole, certificates = report["config"]["delta"], report["certificates"]
+    assert report["target"]["num_asked"] == 12
+    assert sum(event["delta"] for event in report["findings"]["events"]) == pytest.approx(whole)
+    page = (folder / "report.html").read_text()
+    assert contradictions(report, page=page, terminal=printed(report), delta=whole) == []
+    asked = [check for check in report["target"]["checks"] if check["budget_is"] == "asked"]
+    assert len(asked) == 4
+    for check in asked:
+        name = f"target_mean_{check['divergence']}_{check['budget']:g}"
+        certificate = rb.Certificate.load(folder / "certificates" / f"{name}.json")
+        assert check["target_mean"] == certificate.value == certificates[name]["value"]
+        assert check["target_mean_holds"] == (certificate.lower <= report["target"]["mean_risk"] <= certificate.value)
+        estimate = report["target"]["divergence"][check["divergence"]]["estimate_10_bins"]
+        assert check["target_mean_holds"] or estimate is None or check["budget"] < estimate  # what it assumes is false
+        few = certificate.recipe["arguments"]["target"]["answers"]
+        assert len(few["values"]) == 12
+        assert rb.verify(json.loads((folder / "certificates" / f"{name}.json").read_text())).ok
+        assert len(certificate.recipe["answers"]["values"]) == 40
+    assert "with 12 of its" in printed(report)
 
 
 def test_what_is_certified_there_is_for_the_budget_that_stands_beside_it(found):
@@ -88,12 +113,12 @@ def test_its_clients_have_exact_risks_and_streams_of_their_own(defaults):
 
     config = load_config({**defaults, "num-unseen": 3, "examples-per-client": 20, "target": "affine-sigma:0.15"})
     model = build_model("mlp", x_shape=(1, 8, 8), num_classes=10, seed=0)
-    target = target_network(config, model, change=config.to_run_config()["target"])
+    target = target_network(config, model, change=config.to_run_config()["target"], num_asked=2)
     population = Population(target_spec(config.to_run_config(), target="affine-sigma:0.15"))
     client = population.distribution(2)
     exact = client.weights @ example_losses(model, client.x, client.y, loss="zero_one")
     assert target.risks[2] == pytest.approx(exact)
-    assert np.array_equal(target.answers.num_examples, [20, 20, 20])
+    assert np.array_equal(target.answers.num_examples, [20, 20])  # of three clients two are asked
     unseen = Population(spec_from_config(config.to_run_config(), network="unseen"))
     assert not np.array_equal(unseen.client(0).x, population.client(0).x)  # the same law, other clients
 
@@ -124,6 +149,8 @@ def test_what_a_target_may_be():
     [
         {"target": "elsewhere"},
         {"target": "affine-sigma:0.3", "num-unseen": 0},
+        {"target": "affine-sigma:0.3", "num-target-clients": 1},
+        {"target": "affine-sigma:0.3", "num-unseen": 8, "num-target-clients": 9},
         {"target": "affine-sigma:0.3", "privacy": "laplace:1"},
         {"target": "affine-sigma:0.3", "strategy": "secure_histogram"},
     ],

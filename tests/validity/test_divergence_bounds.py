@@ -44,10 +44,10 @@ def test_a_lower_bound_exceeds_the_truth_at_most_as_often_as_delta_says(num_netw
         for rng in map(np.random.default_rng, np.random.SeedSequence(11).spawn(num_networks)):
             measured = tuple(bands(rng, target, local="observed"))
             for name in rb.DIVERGENCES:
-                value = rb.divergence_lower_bound(*measured, divergence=name).value
+                value = rb.divergence_lower_bound(*measured, divergence=name).lower
                 failures.setdefault((case, name), []).append(value > measured_truth(target, name) + ROUNDING)
                 found.setdefault(case, []).append(value)
-            true = rb.divergence_lower_bound(*bands(rng, target, local="marginal"), divergence="kl").value
+            true = rb.divergence_lower_bound(*bands(rng, target, local="marginal"), divergence="kl").lower
             failures.setdefault((case, "true risks"), []).append(true > true_kl(target) + ROUNDING)
     assert rejected(failures, DELTA) == {}
     assert np.mean(found["far"]) > 0.05  # it says something

@@ -20,7 +20,13 @@ from scipy.stats import binom
 
 import riskband as rb
 from benchmarks.repaired import SHARES, gini_by_sorted_pairings, largest_false_rate, share_of_asking_on, two_kinds
-from riskband.betting import come_sorted, constant_stakes_upper_mean, log_capital, sharpest_stakes
+from riskband.betting import (
+    betting_upper_mean,
+    come_sorted,
+    constant_stakes_upper_mean,
+    log_capital,
+    sharpest_stakes,
+)
 from riskband.functionals import bets
 from riskband.functionals import pairs as pairs_module
 from riskband.functionals.bets import DirectBounds
@@ -209,6 +215,19 @@ def test_over_every_order_of_clients_of_two_kinds(name):
     chances = SHARES**num_bad * (1 - SHARES) ** (7 - num_bad)
     false = np.sum(chances * (upper[:, None] < WITHIN[name](SHARES) - 1e-7), axis=0)
     assert 0.0 < np.max(false) <= 0.4
+
+
+@pytest.mark.parametrize("num_clients", [8, pytest.param(13, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.0, 0.5), (0.3, 0.4)])
+def test_means_in_a_committed_order_over_every_order(low, high, num_clients):
+    """Exactly, by all sequences: the targets of the bets are recalculated, so that delta is nearly spent."""
+    rows = np.array(list(product([0.0, 1.0], repeat=num_clients)))
+    num_bad = rows.sum(axis=1)[:, None]
+    chances = SHARES**num_bad * (1 - SHARES) ** (num_clients - num_bad)
+    for delta in (0.05, 0.4):
+        upper = np.array([betting_upper_mean(low + (high - low) * row, delta=delta) for row in rows])
+        false = np.sum(chances * (upper[:, None] < low + (high - low) * SHARES - 1e-7), axis=0)
+        assert (0.6 * delta if high == 1.0 else 0.0) <= np.max(false) <= delta
 
 
 def capitals_of_means(num_clients):

@@ -147,7 +147,7 @@ def test_counts_of_measured_risks_read_as_true_risks_fail():
 def test_adaptive_bets_on_sorted_counts_would_fail():
     """Why counts take constant stakes: the clients come out of the bins in increasing order."""
     failures = [
-        betting_upper_mean(counted(risks, 21).above.values, delta=DELTA) < BETA.mean_risk()
+        betting_upper_mean(counted(risks, 21).above.values, delta=0.5) < BETA.mean_risk()
         for risks in networks("beta", num_networks=60, sizes=20, seed=10)
     ]
-    assert is_rejected(failures, DELTA)
+    assert is_rejected(failures, 0.5)

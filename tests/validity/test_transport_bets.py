@@ -5,6 +5,7 @@ moves every client as the worst case does. False-alarm rate of each test: 1e-4 (
 """
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -115,9 +116,11 @@ SIZES = [
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
 def test_bets_in_one_order_cover(law, num_clients, num_examples, num_networks):
     """One order, in which the largest capital counts, fails more often than the average over many."""
+    alone = partial(rb.wasserstein_mean, delta=DELTA, cost_budget=BUDGETS[2], seed=0)
     means, shares = true_means(law), true_shares(law)
     sizes = {"num_networks": num_networks, "num_clients": num_clients, "num_examples": num_examples}
     assert not is_rejected(failures(law, lambda network: mean_of(network, seed=0), means, **sizes), DELTA)
+    assert not is_rejected(failures(law, lambda network: alone(network).value, means[2], **sizes), DELTA)
     for local in ("average", "limits"):
         found = failures(law, lambda network: shares_of(network, seed=0, local=local), shares, **sizes)  # noqa: B023
         assert not is_rejected(found, DELTA)

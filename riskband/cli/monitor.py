@@ -1,0 +1,174 @@
+"""`riskband monitor`: whether a network is still what a certificate is about, as its clients answer."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import riskband as rb
+from riskband.answers.doors import TableError, TooFewError
+from riskband.answers.files import read_risks, read_scores
+from riskband.answers.scaled import CHANGE, scale_of
+from riskband.cli.certify import add_columns
+from riskband.cli.report import checked
+from riskband.cli.request import output_problems, wanted_of
+from riskband.cli.verify import read_document
+from riskband.report.monitor_page import monitor_page
+from riskband.report.monitored import Monitoring, joined
+from riskband.verification import answers_of
+
+_TABLES = (".csv", ".tsv", ".gz", ".xlsx", ".parquet", ".jsonl")
+_REPORT = "report.json"  # in the folder of a run that is complete
+
+
+def run(options: argparse.Namespace) -> int:
+    """Look at the answers, once or until there is an alarm; print what they say, and write what was asked for."""
+    problems = output_problems([options.certificate, options.answers], options.out, page=options.page)
+    rules = [
+        (options.follow and options.json, "--json is for one look: leave --follow out, or take --out"),
+        (options.interval < 1, f"--interval must be 1 second or more, got {options.interval}"),
+    ]
+    problems += [text for is_wrong, text in rules if is_wrong]
+    if problems:
+        raise TableError(problems)
+    entries = read_document(options.certificate)["certificates"]
+    certificates = {name: checked(name, entry) for name, entry in entries.items()}
+    known = next(iter(certificates.values())).recipe["answers"]
+    before, status = None, 0
+    while True:
+        answers, batches = _new_answers(options, known)
+        _check_grown(before, answers, options.answers)
+        if before is None or len(answers) > len(before):
+            new = {"alpha": options.alpha, "batches": batches}
+            status = _say(options, None if answers is None else rb.monitor(certificates, answers, **new))
+        if status or not options.follow:
+            return status
+        before = answers
+        try:
+            time.sleep(options.interval)
+        except KeyboardInterrupt:
+            return status
+
+
+def _new_answers(options: argparse.Namespace, known: Mapping[str, Any]) -> tuple[Any, list[int] | None]:
+    """The answers so far, without those that the certificates were made of, and the batches in which they came.
+
+    None if there are fewer than two.
+    """
+    parts, path = list[Any](), Path(options.answers)
+    for each in _parts(path):
+        with suppress(TooFewError):
+            parts.append(_of_run(each) if each.is_dir() else _of_table(each, options, known))
+    if not parts:
+        return None, None
+    answers, old = joined(parts), len(known.get("values", ()))
+    if path.is_dir():
+        return answers, [len(each) for each in parts]
+    if len(answers) < old or old < 2 or _rows(joined(parts, stop=old).to_dict()) != _rows(known):
+        return answers, None
+    return joined(parts, start=old) if len(answers) > old + 1 else None, None
+
+
+def _parts(path: Path) -> list[Path]:
+    """The runs and tables in a folder, in the order of their names; or the path itself."""
+    if not path.is_dir() or (path / _REPORT).exists():
+        return [path]
+    return [each for each in sorted(path.iterdir()) if each.suffix in _TABLES or (each / _REPORT).exists()]
+
+
+def _of_run(path: Path) -> Any:
+    """What clients answered in a run of the App that is complete."""
+    certificates = sorted((path / "certificates").glob("*.json"))
+    if not certificates:
+        raise TableError([f"{path} must be a run with certificates, got none; monitor its ledger"])
+    answers = answers_of(rb.Certificate.load(certificates[0]).recipe["answers"])
+    return answers.clean if isinstance(answers, rb.AdversarialAnswers) else answers
+
+
+def _of_table(path: Path, options: argparse.Namespace, known: Mapping[str, Any]) -> Any:
+    scale = scale_of(known)
+    if scale == CHANGE:
+        raise TableError([f"{path} is of one model, and changes were certified; give the folder of runs that compare"])
+    if scale is None and options.num_examples is None and path.suffix != ".jsonl":
+        raise TableError(["--num-examples must say how many examples are behind each mean, got none"])
+    wanted = replace(wanted_of(options, options.num_examples or "1"), is_growing=True, is_score=scale is not None)
+    if scale is not None:
+        ends = (scale.low, scale.high)
+        return read_scores(str(path), wanted, higher_is_better=scale.is_higher_better, name=scale.noun, ends=ends)
+    # What is bet on a client must not change with those after it.
+    return read_risks(
+        str(path), replace(wanted, binary=known.get("binary") if wanted.binary is None else wanted.binary)
+    )
+
+
+def _rows(answers: Mapping[str, Any]) -> list[Any]:
+    """What clients answered, in whatever order."""
+    return sorted(zip(answers["values"], answers.get("num_examples", answers["values"]), strict=True))
+
+
+def _check_grown(before: Any, answers: Any, path: str) -> None:
+    if before is not None and (len(answers or ()) < len(before) or joined([answers], stop=len(before)) != before):
+        raise ValueError(
+            f"{path} must only grow, and answers that were counted are no longer there, or others; was it truncated or "
+            "replaced? What was seen cannot be unseen: begin again with answers that no certificate and no alarm is of"
+        )
+
+
+def _say(options: argparse.Namespace, found: Monitoring | None) -> int:
+    """Print and write what was found; return the exit status."""
+    if found is None:
+        print(
+            "NOTHING YET: fewer than two new clients have answered", file=sys.stderr if options.json else options.live
+        )
+        return 0
+    text = json.dumps(found.to_document(), indent=1, allow_nan=False) + "\n"
+    if options.out:
+        _write(options.out, text)
+    if options.page:
+        now = datetime.now(UTC).isoformat(sep=" ", timespec="minutes")
+        about = {"Certificate": options.certificate, "Answers": options.answers, "As of": now}
+        refresh = None if found.exit_status else options.interval
+        _write(options.page, monitor_page(found, title=Path(options.answers).stem, about=about, refresh=refresh))
+    print(text if options.json else found, end="" if options.json else "\n", file=options.live, flush=True)
+    return found.exit_status
+
+
+def _write(path: str, text: str) -> None:
+    """Write a file whole: whoever reads it meanwhile sees the old one."""
+    part = Path(f"{path}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Tell the parser of the sub-command what it takes."""
+    parser.usage = "riskband monitor CERTIFICATE ANSWERS [--num-examples N|COLUMN] [options]"
+    add = parser.add_argument
+    add(
+        "certificate",
+        metavar="CERTIFICATE",
+        help="what `riskband certify --out` wrote, of other clients or of the first",
+    )
+    what = "a table that grows, the ledger of a run (.jsonl), or a folder of tables or of runs"
+    add("answers", metavar="ANSWERS", help=f"further clients: {what}, in the order of their names")
+    add("--num-examples", metavar="N|COLUMN", help="examples behind each mean, as for certify")
+    add_columns(parser)
+    add(
+        "--alpha",
+        type=float,
+        default=0.05,
+        help="probability of an alarm, ever, if all is as certified (default: 0.05)",
+    )
+    add("--follow", action="store_true", help="look again and again, and end with an alarm or at Ctrl-C")
+    add("--interval", type=int, default=60, metavar="SECONDS", help="between two looks, also of the page (default: 60)")
+    add("--page", metavar="PAGE.html", help="write a page that refreshes itself")
+    add("--out", metavar="FILE.json", help="write today's certificates, and what was found")
+    add("--json", action="store_true", help="print what --out writes, and nothing else")

@@ -1,0 +1,105 @@
+"""`riskband shift`: how far a target network is at least, and what few of its clients add to a bound on its mean."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import riskband as rb
+from riskband.answers.responses import ANSWERED_BY, who_made_the_model
+from riskband.checks import check_budget, check_delta, spelled
+from riskband.cli.certify import add_columns, several, write
+from riskband.cli.request import how_read, output_problems, problems_of, risks_of, wanted_of
+from riskband.cli.terminal import summary_on_networks
+from riskband.report.networks import certified_target, target_requirements
+from riskband.report.words import about
+from riskband.wording import confidence
+from riskband.worst_cases.divergence_bounds import next_estimate
+
+_USUAL = ["chi2"]
+_INFINITE = " (bins with clients of one network alone; tv and hellinger2 are always finite)"
+_OF_ESTIMATES = (
+    "This is an estimate and no divergence: it holds if the next network is exchangeable with these, and as many "
+    "clients of it are asked."
+)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Read the tables, certify what they say of the target network, print that, and write what was asked for."""
+    wanted, past = wanted_of(options, options.num_examples), _files(options.past)
+    files = [options.source, *([options.target] if options.target else []), *past]
+    problems = problems_of(
+        [
+            partial(about, options.about),
+            partial(check_delta, options.delta),
+            *([partial(check_budget, options.budget)] if options.budget else []),
+            *(partial(target_requirements, text) for text in options.require),
+        ]
+    )
+    problems += output_problems(files, options.out)
+    if (options.target is None) != bool(past):
+        problems.append("give either one TARGET, or earlier networks by --past; they are two questions")
+    if past and (options.out or options.require or options.budget):
+        problems.append("--out, --require and --budget need a TARGET: what --past bounds is an estimate")
+    source, *others = risks_of(files, wanted, problems, answered_by=options.answered_by)
+    if past:
+        return _say_next(options, source, dict(zip(past, others, strict=True)))
+    say = partial(print, file=sys.stderr) if options.json else print
+    say(who_made_the_model(options.answered_by, option="--answered-by {}"))
+    (target,) = others
+    names = options.divergence or ([] if options.require and not options.budget else _USUAL)
+    asked = {"divergence": names, "budget": options.budget, "require": options.require}
+    found = certified_target(source, target, delta=options.delta, **asked)
+    say(summary_on_networks(found, source, target, how_read=how_read(wanted)))
+    write(found, options, say=say)
+    return 0 if found.gate is None else found.gate.exit_status
+
+
+def _files(past: list[str]) -> list[str]:
+    """The files, with those of a folder one by one."""
+    return [str(each) for path in map(Path, past) for each in (sorted(path.glob("*.*")) if path.is_dir() else [path])]
+
+
+def _say_next(options: argparse.Namespace, source: rb.ClientRisks, past: dict[str, rb.ClientRisks]) -> int:
+    found: dict[str, Any] = {}
+    for name in options.divergence or _USUAL:
+        estimates = [rb.divergence_estimate(source.values, each.values, divergence=name) for each in past.values()]
+        bound = next_estimate(estimates, alpha=options.alpha)
+        known = [each if np.isfinite(each) else None for each in (*estimates, bound)]
+        found[name] = {"estimates": dict(zip(past, known, strict=False)), "next_at_most": known[-1]}
+        if not options.json:
+            among = f"{name}, estimated by histograms of 10 bins, {min(estimates):.4g} to {max(estimates):.4g} so far"
+            sure = f"of the next network at most {bound:.4g} with probability at least {confidence(options.alpha)}"
+            print(f"{among}: {sure}{_INFINITE * bool(np.isinf(bound))}")
+    print(json.dumps({"alpha": options.alpha, "divergence": found}, indent=1) if options.json else _OF_ESTIMATES)
+    return 0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Tell the parser of the sub-command what it takes."""
+    parser.usage = "riskband shift SOURCE (TARGET | --past FILE ...) --num-examples N|COLUMN [options]"
+    again = several()
+    add = parser.add_argument
+    add("source", help="table with one row per client of the source network", metavar="SOURCE")
+    add("target", help="the same of some clients of the target network", metavar="TARGET", nargs="?")
+    past = "tables of earlier networks, or a folder of them: what is estimated of the next one"
+    add("--past", help=past, metavar="FILE", **again, nargs="+")
+    add("--alpha", type=float, default=0.1, help="with --past: probability that the next is larger (default: 0.1)")
+    add("--num-examples", required=True, metavar="N|COLUMN", help="examples behind each mean")
+    add_columns(parser)
+    add("--answered-by", type=spelled, choices=ANSWERED_BY, default="fresh", help="as for certify (default: fresh)")
+    add("--delta", type=float, default=0.05, help="probability that anything certified fails (default: 0.05)")
+    add("--divergence", type=spelled, choices=sorted(rb.DIVERGENCES), **again, nargs="+", help="default: chi2")
+    within = "if the target is within it: a bound on its mean risk, and whether the answers refute it"
+    add("--budget", type=float, **again, nargs="+", metavar="SIZE", help=within)
+    required = "'target_mean:chi2:0.1<=0.2', 'divergence:chi2<=0.1' (FAIL: refuted): exit status 0, 1 or 3"
+    add("--require", help=f"PASS, FAIL or NOT DECIDED: {required}", **again, nargs="+", metavar="NAME<=LIMIT")
+    add("--out", help="write the certificates, with all that is needed to verify them", metavar="FILE.json")
+    add("--json", help="print what --out writes, and nothing else", action="store_true")
+    add("--about", help="what the page says of the evaluation: model=...", **again, nargs="+", metavar="KEY=VALUE")

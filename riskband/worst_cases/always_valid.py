@@ -1,0 +1,332 @@
+"""Bounds that may be looked at after every client: always valid, by bets in the order of the clients (math §17).
+
+A gambler bets on one client after the other with constant stakes that share the capital, so whatever is bounded, there
+is one process: `_log_peak`, the largest capital so far. If the number has the value that is tested, it ever reaches
+1/delta with probability at most delta (Ville), however long clients keep coming and whenever anybody looks. So a bound
+holds at all times at once, also when one stops because of it.
+
+What is bet on are outcomes in [0, 1] of one client, which nothing but its own answer and those before it determine:
+
+* a mean: what the client measured;
+* a share, and by inversion a quantile: whether the client's limit is beyond the threshold;
+* a worst mean or a tail mean: the dual that promised most by the clients before it (`_by_the_past`).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from riskband.answers.responses import FIXED_NUMBER
+from riskband.answers.risks import ClientRisks, shared_assumptions
+from riskband.answers.scaled import RISK, ClientChanges, ClientScores, ScaledAnswers
+from riskband.bands.local_steps import OBSERVED_SIZES
+from riskband.betting import LARGEST_SHARE_OF_TAILS, Dual, looks_at_the_past
+from riskband.certificate import Certificate, recipe
+from riskband.checks import FloatArray, IntArray, check_choice, check_delta
+from riskband.duals import tail_duals
+from riskband.functionals.functional import check_crossing
+from riskband.functionals.quantiles import SINGLE_LOCAL
+from riskband.search import bisect_number
+from riskband.wording import chosen_before
+from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence
+from riskband.worst_cases.requirements import number_of
+from riskband.worst_cases.reweighting import BUILT_IN, custom_duals, within
+from riskband.worst_cases.scaled import SIDES, ScaledNumber, assumptions_of, beyond, families_of, limits_of
+
+ORDERS = {
+    "arrival": (
+        "the clients come in an order that says nothing about their answers: each is a further independent draw, "
+        "whatever those before it answered"
+    ),
+    "committed": "the order in which clients are asked was settled before any of them answered",
+}
+"""Where the order of the clients comes from, with what is assumed of it."""
+
+DIRECT = {
+    "mean": "mean",
+    "share": "share",
+    "quantile": "quantile",
+    "cvar": "tail",
+    "worst_mean": "worst",
+    "worst_share": "share",
+}
+"""Numbers of risks that have bets of their own, with what is bet on; the others are read off a band."""
+
+# From those of the best for ten thousand clients of the widest spread to those for ten that hardly differ. Twelve share
+# the capital: fewer miss some networks, and more pay for stakes that none needs.
+_STAKES = np.geomspace(0.02, 30.0, 12)
+# Error levels of limits of single clients, which share the capital: small ones are best where clients have thousands of
+# examples or risks are far below the threshold, large ones where both is not so.
+ETAS = (0.05, 0.2, 0.5)
+_LOOKS = 1.01  # ratio of the numbers of clients at which a dual is chosen again
+_WEIGHT_OF_START = 0.3  # in clients
+_TIE = 1e-12  # what promises no more than so much more, by rounding perhaps, is not chosen for it
+_NUM_STEPS = 36
+_ENOUGH = 1e100  # what capital is above it is given away: no float overflows
+
+
+def always_valid(
+    answers: ClientRisks | ScaledAnswers,
+    number: str,
+    *,
+    delta: float,
+    sides: str = "two",
+    order: str = "arrival",
+    local: str = "marginal",
+) -> Certificate:
+    """Bound that holds for all numbers of clients at once, as more and more of them answer.
+
+    Parameters
+    ----------
+    answers : ClientRisks, ClientChanges or ClientScores
+        Those that have come so far, in the order in which they came. What was certified of fewer of them still holds.
+    number : str
+        Of risks "mean", "share:T", "quantile:LEVEL", "cvar:LEVEL", "worst_mean:DIVERGENCE:BUDGET" or
+        "worst_share:T:DIVERGENCE:BUDGET"; of changes and scores one as `change_bound` or `score_bound` reads it. Fixed
+        before any answer was seen.
+    delta : float
+        Probability that the bound fails at any time, in (0, 1).
+    sides : {"two", "worse"}
+        Whether it is bounded from both sides at delta/2 each, or from its bad end only; a tail mean or a worst case
+        only from its bad end.
+    order : {"arrival", "committed"}
+        Where their order comes from.
+    local : {"marginal", "observed"}
+        Of a share or a quantile: whether it is about true risks (or changes), or about what clients measure. Scores
+        are measured.
+
+    Returns
+    -------
+    Certificate
+        A number, for the clients so far. Source: math §17.1; Ville's inequality as in [WSR].
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range or unknown, or the answers have noise, or may be wrong, or missing as the worst.
+    """
+    delta, sides = check_delta(delta), check_choice("sides", sides, SIDES)
+    order, local = check_choice("order", order, ORDERS), check_choice("local", local, SINGLE_LOCAL)
+    answers.require_certain_answers("an always valid bound", "answers that are right, and missing='ignore'")
+    asked = _Asked.of(number, answers, local)
+    is_from_both = sides == "two" and asked.has_two_sides
+    part = delta / 2.0 if is_from_both else delta
+    bad = _bad_end(asked, answers, part)
+    near = 1.0 - _bad_end(asked.mirrored, _mirrored(answers), part) if is_from_both else bad
+    check_crossing(asked.quantity, near, bad, remedy="or the network has changed since the first clients: begin again")
+    low, high, scale = min(near, bad), bad, RISK if isinstance(answers, ClientRisks) else answers.scale
+    if isinstance(answers, ScaledAnswers) and asked.kind != "share":
+        low, high = sorted(answers.from_unit(np.array([low, high])).tolist())
+    is_from_below = scale.is_higher_better and asked.kind != "share"
+    is_measured = asked.etas == (0.0,) and not isinstance(answers, ClientScores)
+    return Certificate(
+        quantity=asked.quantity,
+        value=scale.high if is_from_below and not is_from_both else high,
+        lower=low if is_from_below or is_from_both else None,
+        delta=delta,
+        method="betting, always valid",
+        assumptions=(
+            *(line for line in _assumed(answers, needs_binary=asked.uses_limits) if line != FIXED_NUMBER),
+            *answers.own_assumptions,
+            ORDERS[order],
+            *((OBSERVED_SIZES,) if is_measured else ()),
+            *(() if asked.shift is None else (within(asked.shift[0]),)),
+            *chosen_before(bound_on=(f"{asked.name}{' from both sides' if is_from_both else ''}", None)),
+            *chosen_before(local=(local, "marginal")),
+        ),
+        recipe=recipe(
+            "always_valid",
+            {"number": asked.name, "delta": delta, "sides": sides, "order": order, "local": local},
+            answers,
+        ),
+    )
+
+
+class _Asked(NamedTuple):
+    """What is bounded, from one end."""
+
+    name: str
+    quantity: str
+    kind: str  # "mean", "share", "quantile", "tail" or "worst"
+    point: float  # threshold, or level from the bad end
+    shift: tuple[FDivergence, float] | None
+    etas: tuple[float, ...] = ()  # error levels of limits of single clients; 0 for what they measured
+    is_mirrored: bool = False
+
+    @classmethod
+    def of(cls, number: str, answers: ClientRisks | ScaledAnswers, local: str) -> _Asked:
+        """Read the name of a number; raises ValueError if these answers have none of it."""
+        etas = (0.0,) if local == "observed" or isinstance(answers, ClientScores) else ETAS
+        if isinstance(answers, ScaledAnswers):
+            found = ScaledNumber.of(number, families_of(answers))
+            is_flipped = answers.scale.is_higher_better and found.kind == "quantile"
+            asked = cls(
+                str(found),
+                found.quantity(answers.scale, local=local),
+                found.kind,
+                1.0 - found.point if is_flipped else found.point,
+                found.shift,
+            )
+        else:
+            called = number_of(number)
+            family, *rest = called.name.split(":")
+            if family not in DIRECT:
+                raise ValueError(
+                    f"an always valid bound must be on one of {', '.join(DIRECT)}, got {called.name!r}; a Sequence "
+                    "reads other functionals off its band"
+                )
+            shift = None if called.shift is None else (resolve_divergence(called.shift[0]), called.shift[1])
+            point = float(rest[0]) if family not in ("mean", "worst_mean") else math.nan
+            quantity = called.quantity if local == "marginal" else f"{called.quantity}, as clients measure risks"
+            asked = cls(called.name, quantity, DIRECT[family], point, shift)
+        return asked._replace(etas=etas) if asked.kind in ("share", "quantile") else asked
+
+    @property
+    def has_two_sides(self) -> bool:
+        """Whether there is a bound from its good end."""
+        return self.shift is None and self.kind != "tail"
+
+    @property
+    def uses_limits(self) -> bool:
+        """Whether it relies on limits of single clients."""
+        return any(self.etas)
+
+    @property
+    def mirrored(self) -> _Asked:
+        """The same of mirrored answers, from the other end."""
+        return self._replace(is_mirrored=True, point=1.0 - self.point if self.kind == "quantile" else self.point)
+
+
+def _bad_end(asked: _Asked, answers: ClientRisks | ScaledAnswers, delta: float) -> float:
+    """Upper limit on [0, 1], where 1 is bad, at all times at once."""
+    unit, needed = answers if isinstance(answers, ClientRisks) else answers.unit, np.log(1.0 / delta)
+    if asked.kind == "mean":
+        return _smallest(lambda value: _log_peak(value - unit.values[None], 1.0 - value) >= needed)
+    kept = 1.0 - np.array(asked.etas)[:, None]
+    if asked.kind == "share":
+        counted = np.array([_are_beyond(asked, answers, eta) for eta in asked.etas])
+        share = _smallest(lambda value: _log_peak(value * kept - counted, 1.0 - value * kept) >= needed)
+        return (
+            share
+            if asked.shift is None
+            else float(binary_worst_case(share, divergence=asked.shift[0], budget=asked.shift[1]))
+        )
+    if asked.kind == "quantile":
+        limits, value = np.array([_limits(answers, eta) for eta in asked.etas]), (1.0 - asked.point) * kept
+        candidates = np.unique(limits)
+        # The largest capital grows with the threshold: beyond a rejected one, all are.
+        first = bisect_left(
+            range(candidates.size),
+            True,
+            key=lambda k: _log_peak(value - (limits > candidates[k]), 1.0 - value) >= needed,
+        )
+        return float(candidates[first]) if first < candidates.size else 1.0
+    # By Jensen's inequality, whatever the numbers of examples: what is bet on a client depends on no other client.
+    plain = ClientRisks(unit.values, unit.num_examples, binary=False)
+    if asked.shift is None:
+        duals = tail_duals(plain, asked.point)
+    else:
+        divergence, budget = asked.shift
+        if budget == 0.0:
+            return _bad_end(asked._replace(kind="mean", shift=None), answers, delta)
+        duals = (BUILT_IN.get(divergence) or custom_duals(divergence))(plain, budget)
+    chosen = _by_the_past(duals, delta)
+    outcomes = np.array([dual.outcomes for dual in duals])[chosen, np.arange(chosen.size)]
+
+    def is_rejected(value: float) -> bool:
+        means = np.clip([dual.least_mean(value) for dual in duals], 0.0, 1.0)[chosen]
+        return bool(_log_peak((means - outcomes)[None], (1.0 - means)[None]) >= needed)
+
+    return _smallest(is_rejected)
+
+
+def _smallest(is_rejected: Callable[[float], bool]) -> float:
+    return bisect_number(lambda value: not is_rejected(value), low=0.0, high=1.0, num_steps=_NUM_STEPS).upper
+
+
+def _log_peak(gains: FloatArray, largest_losses: FloatArray | float) -> float:
+    """Logarithm of the largest capital ever, of bets on gains that come one after the other.
+
+    `gains`, shape (num_kinds, num_clients), have means of at most 0, given what came before, and none is below minus
+    the largest loss, of a shape that fits. Every kind with every stake has the same part of the capital.
+    """
+    largest_bets = LARGEST_SHARE_OF_TAILS / np.maximum(largest_losses, 1e-300)
+    total = np.full(gains.shape[1], -np.inf)
+    for stake in _STAKES.tolist():
+        grown = np.cumsum(np.log1p(np.minimum(stake, largest_bets) * gains), axis=1)
+        total = np.logaddexp(total, np.logaddexp.reduce(grown, axis=0))
+    return float(total.max() - np.log(_STAKES.size * len(gains)))
+
+
+def capital_with_late_bets(gains: FloatArray, largest_losses: FloatArray, sizes: IntArray) -> FloatArray:
+    """Return what bets have made of a capital of 1 after each batch of clients, shape (num_batches,).
+
+    `gains`, shape (num_kinds, num_clients), have means of at most 0, given the batches before, and are at least minus
+    the largest loss, shape (num_kinds,). Every kind with every stake has the same part. Of each part 1/(1 + log(1 + b))
+    is still kept after batch b, whatever has come, and the rest is played: slowly enough for a change after long.
+    """
+    bets = np.minimum(_STAKES, LARGEST_SHARE_OF_TAILS / np.maximum(largest_losses, 1e-300)[:, None])
+    played, total, seen = np.zeros(bets.shape), np.empty(sizes.size), 0
+    kept = 1.0 / (1.0 + np.log1p(np.arange(sizes.size + 1)))
+    for b, size in enumerate(sizes.tolist(), start=1):
+        grown = np.log1p(bets[:, :, None] * gains[:, None, seen : seen + size]).sum(axis=2)
+        grown = np.exp(np.minimum(grown, np.log(_ENOUGH)))
+        played, seen = np.minimum((played + kept[b - 1] - kept[b]) * grown, _ENOUGH), seen + size
+        total[b - 1] = np.mean(played) + kept[b]
+    return total
+
+
+def _by_the_past(duals: Sequence[Dual], delta: float) -> IntArray:
+    """For each client, the dual that promises most by the mean outcomes before it and the slack that bets leave."""
+    looks, of_client = looks_at_the_past(duals[0].outcomes.size, ratio=_LOOKS)
+    best, chosen = np.full(looks.size, np.inf), np.zeros(looks.size, dtype=np.intp)
+    rate = np.log(1.0 / delta) / np.maximum(looks, 1)
+    for index, dual in enumerate(duals):
+        mean, square = (
+            (_WEIGHT_OF_START * start + np.append(0.0, np.cumsum(each))[looks]) / (_WEIGHT_OF_START + looks)
+            for each, start in ((dual.outcomes, dual.start), (dual.outcomes**2, dual.start**2))
+        )
+        slack = np.maximum(np.sqrt(2.0 * rate * np.maximum(square - mean**2, 0.0)), rate)
+        promise = np.asarray(dual.bound(np.minimum(mean + slack, 1.0)))
+        is_better = promise < best - _TIE
+        best[is_better], chosen[is_better] = promise[is_better], index
+    return chosen[of_client]
+
+
+def _limits(answers: ClientRisks | ScaledAnswers, eta: float) -> FloatArray:
+    """Upper limits of the clients' true numbers on [0, 1], or at 0 what they measured."""
+    if isinstance(answers, ClientRisks):
+        return answers.upper_limits(eta) if eta else answers.values
+    return answers.scale.to_unit(limits_of(answers, eta))
+
+
+def _are_beyond(asked: _Asked, answers: ClientRisks | ScaledAnswers, eta: float) -> npt.NDArray[np.bool_]:
+    """Which clients count for a share; of mirrored answers, which count for the share of the others."""
+    if isinstance(answers, ClientRisks):
+        limits = _limits(answers, eta)
+        return limits > 1.0 - asked.point if asked.is_mirrored else limits >= asked.point
+    if not asked.is_mirrored:
+        return beyond(answers, limits_of(answers, eta), asked.point)
+    others = answers.mirrored
+    return ~beyond(
+        others, -limits_of(answers, eta) if isinstance(answers, ClientChanges) else answers.values, asked.point
+    )
+
+
+def _assumed(answers: ClientRisks | ScaledAnswers, *, needs_binary: bool) -> tuple[str, ...]:
+    if isinstance(answers, ScaledAnswers):
+        return assumptions_of(answers, needs_binary=needs_binary)
+    return shared_assumptions(answers, needs_binary=needs_binary)
+
+
+def _mirrored(answers: ClientRisks | ScaledAnswers) -> ClientRisks | ScaledAnswers:
+    """The answers with the other end as the bad one."""
+    if isinstance(answers, ScaledAnswers):
+        return answers.mirrored
+    return ClientRisks(1.0 - answers.values, answers.num_examples, answers.binary)

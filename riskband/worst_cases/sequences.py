@@ -1,0 +1,187 @@
+"""Clients that come one after the other, and what they have proved so far (math §17)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from riskband.answers.responses import plain
+from riskband.answers.risks import ClientRisks
+from riskband.answers.scaled import ScaledAnswers
+from riskband.bands.band import Band
+from riskband.bands.band import band as band_of
+from riskband.bands.levels import STITCHED, checkpoint
+from riskband.certificate import Certificate
+from riskband.checks import check_choice, check_delta
+from riskband.worst_cases.always_valid import DIRECT, ORDERS, always_valid
+from riskband.worst_cases.requirements import (
+    NOT_DECIDED,
+    Gate,
+    Requirement,
+    certificates_of,
+    is_of_next,
+    number_of,
+    numbers_behind,
+    read_requirements,
+    verdicts_on,
+)
+
+Answered = ClientRisks | ScaledAnswers
+
+
+class Sequence:
+    """Answers of more and more clients, and certificates that hold at all times at once.
+
+    Look whenever you like, and stop when you like: what is certified at any time is false with probability at most
+    delta, for all times together.
+
+    Parameters
+    ----------
+    asked : str, Requirement or iterable of them
+        Requirements ("mean<=0.2", "harmed:0.02<=0.1") or numbers ("quantile:0.9", "worst_mean:chi2:0.1", "gini"), fixed
+        before any answer was seen. They share delta equally; all that is read off the band shares one part of it.
+    delta : float
+        Probability that anything is false at any time, in (0, 1).
+    of : type
+        `ClientRisks`, `ClientChanges` or `ClientScores`.
+    order : {"arrival", "committed"}
+        Whether clients come by themselves, or are asked in an order that was settled before any of them answered.
+    **said :
+        What is the same for all clients, as `of` takes it: ``binary=True``, ``answered_by="trainers"``, and of scores
+        ``higher_is_better``, ``name``, ``low`` and ``high``.
+
+    Attributes
+    ----------
+    answers : ClientRisks, ClientChanges, ClientScores or None
+        All of them so far; None before the second client.
+
+    Raises
+    ------
+    ValueError
+        If something that is asked cannot be read, or is about the next clients: their number would have to be fixed.
+
+    Examples
+    --------
+    >>> import riskband as rb
+    >>> sequence = rb.Sequence("mean<=0.2", delta=0.05)
+    >>> for num_wrong in [3, 0, 7, 2, 4, 1, 5, 2, 3, 6] * 6:
+    ...     if sequence.add(values=num_wrong / 100, num_examples=100):
+    ...         break
+    >>> sequence.gate.verdict, sequence.answers.num_clients
+    ('PASS', 20)
+    """
+
+    def __init__(
+        self,
+        asked: str | Requirement | Iterable[str | Requirement],
+        *,
+        delta: float,
+        of: type[Answered] = ClientRisks,
+        order: str = "arrival",
+        **said: Any,
+    ) -> None:
+        several = [asked] if isinstance(asked, (str, Requirement)) else list(asked)
+        is_required = [isinstance(each, Requirement) or "<" in each or ">" in each for each in several]
+        self.requirements = read_requirements(each for each, is_one in zip(several, is_required, strict=True) if is_one)
+        numbers = [number_of(each).name for each, is_one in zip(several, is_required, strict=True) if not is_one]
+        self.numbers = tuple(dict.fromkeys((*numbers_behind(self.requirements), *numbers)))
+        if not self.numbers or any(map(is_of_next, self.numbers)):
+            raise ValueError(
+                f"a sequence must be asked for numbers such as 'mean' or 'quantile:0.9<=0.3', got {asked!r:.80}; ask "
+                "next_clients who is next, after a number of clients that is fixed beforehand"
+            )
+        self.delta, self.order = check_delta(delta), check_choice("order", order, ORDERS)
+        self.answers: Answered | None = None
+        self._of: Any = of  # a class of answers
+        self._said = said
+        self._columns: dict[str, list[Any]] = {}
+        self._num_missing = 0
+
+    def add(self, answers: Answered | None = None, *, num_missing: int = 0, **columns: Any) -> bool:
+        """Take further clients, in the order in which they answered, and return whether what is required is decided.
+
+        Parameters
+        ----------
+        answers : ClientRisks, ClientChanges or ClientScores, optional
+            Of at least two clients.
+        num_missing : int
+            How many gave no valid answer; as everywhere, that they are missing at random is then assumed.
+        **columns : number or array_like
+            Instead of answers, of one client or several, what `of` takes for each: ``values`` and ``num_examples``,
+            also ``names``.
+
+        Raises
+        ------
+        ValueError
+            If these are not answers of the kind that came before, may be wrong, or as for `of`; nothing is added then.
+            Or, after they were added, if the limits of what is required cross: the network has changed on the way.
+        """
+        of, said = self._of, self._said
+        if answers is not None:
+            stored = answers.to_dict()
+            num_missing += stored.pop("num_missing")
+            columns = {name: each for name, each in stored.items() if isinstance(each, list)}
+            said = {name: each for name, each in stored.items() if name not in columns}
+            if (self._columns and not isinstance(answers, of)) or said != {**said, **self._said}:
+                raise ValueError(
+                    f"all answers of a sequence must be of one kind, got {said} after {self._said}; say what holds for "
+                    "all of them at its beginning, as in Sequence(..., binary=False)"
+                )
+            of = type(answers)
+        new = {name: plain(np.atleast_1d(np.asarray(each))) for name, each in columns.items()}
+        if len(set(map(len, new.values()))) != 1 or (self._columns and new.keys() != self._columns.keys()):
+            got = ", ".join(f"{len(each)} {name}" for name, each in new.items()) or "nothing"
+            known = ", ".join(self._columns or new or ["values", "num_examples"])
+            raise ValueError(f"clients must come with {known}, one entry of each per client, got {got}; give them all")
+        new = {name: [*self._columns.get(name, ()), *each] for name, each in new.items()}
+        num_missing += self._num_missing
+        if max(map(len, new.values())) > 1:
+            found = of(**new, num_missing=num_missing, **said)
+            found.require_certain_answers("a sequence", "answers that are right, and missing='ignore'")
+            if hasattr(found, "binary"):  # what is bet on a client must not change with those after it
+                said = {**said, "binary": found.binary}
+            self.answers = found
+        self._of, self._said, self._columns, self._num_missing = of, said, new, num_missing
+        for name in ("band", "certificates", "gate"):
+            self.__dict__.pop(name, None)
+        return self.is_decided
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether all that is required holds, or some of it does not: further clients change neither."""
+        return self.gate is not None and self.gate.verdict != NOT_DECIDED
+
+    @cached_property
+    def gate(self) -> Gate | None:
+        """What the clients so far say of the requirements; None where nothing is required."""
+        return verdicts_on(self.certificates, self.requirements, delta=self.delta) if self.requirements else None
+
+    @cached_property
+    def certificates(self) -> dict[str, Certificate]:
+        """A certificate of each number that is asked for, by its name, without those that nothing bounds yet."""
+        if self.answers is None:
+            return {}
+        direct = [name for name in self.numbers if self._is_direct(name)]
+        found = {name: always_valid(self.answers, name, delta=self._part, order=self.order) for name in direct}
+        others = [name for name in self.numbers if name not in found]
+        return found if self.band is None else found | certificates_of(self.band, others, delta=None)
+
+    @cached_property
+    def band(self) -> Band | None:
+        """Band of the first 16, 32, 64, … clients, for what has no bets of its own; None before, or if not needed."""
+        if not isinstance(self.answers, ClientRisks) or all(map(self._is_direct, self.numbers)):
+            return None
+        size = checkpoint(self.answers.num_clients)
+        return band_of(self.answers.of_clients(np.arange(size)), delta=self._part, method=STITCHED) if size else None
+
+    @property
+    def _part(self) -> float:
+        """Of delta, for each number or for the band."""
+        num_direct = sum(map(self._is_direct, self.numbers))
+        return self.delta / (num_direct + (num_direct < len(self.numbers)))
+
+    def _is_direct(self, name: str) -> bool:
+        return issubclass(self._of, ScaledAnswers) or name.partition(":")[0] in DIRECT

@@ -1,0 +1,93 @@
+"""Clients asked batch by batch, in an order that the seed settles, until what is required is decided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
+
+from flwr.serverapp import Grid
+
+import riskband as rb
+from protocol.questions import Query
+from strategies.asking.failures import in_order
+from strategies.asking.query import Arrays, RoundOutcome
+from strategies.asking.replies import num_needed
+from strategies.certifying import CertifyingStrategy, Conclusion
+
+
+@dataclass(eq=False, kw_only=True)
+class UntilDecided(CertifyingStrategy):
+    """Ask as few clients as decide what is required; all others are left alone.
+
+    A hello first tells which clients there are. The place of each in the order follows from the seed and its name,
+    whoever else is there and whatever node it connects from. After every batch a `riskband.Sequence` looks at the
+    answers in that order, not in that of their arrival. The quorum is a fraction of the clients whose turn has come:
+    while too few of these have answered, further ones are asked.
+
+    Raises ValueError if nothing is required, or a setting of `QueryStrategy` is out of its range.
+    """
+
+    reader: Any  # what reads the answers: the `FDivergence` or `Comparison` that would ask all clients the same
+    batch_size: int
+    max_clients: int = 0  # not more of them are asked; 0: all
+
+    def __post_init__(self) -> None:
+        self.earlier = self.earlier or ()  # so that it says hello
+        super().__post_init__()
+        self._num_taken = 0  # of the order
+        rb.Sequence(self.requirements, delta=self.delta)  # refuses what it cannot decide before anybody is asked
+
+    @property
+    def num_expected(self) -> int:
+        """All clients, and as soon as any is asked those whose turn has come."""
+        return self._num_taken or super().num_expected
+
+    def ask_in_turn(self, grid: Grid, queries: Mapping[str, Query], arrays: Arrays, *, round: int) -> RoundOutcome[Any]:
+        """Ask as `ask_unanswered` batch by batch, until it is decided; the answers are in the order of asking."""
+        order = seeded_order(queries, seed=self.seed)
+        limit, found = min(self.max_clients or len(order), len(order)), RoundOutcome[Any]((), (), 0)
+        while self._num_taken < limit and not self._is_over(found, limit):
+            batch = order[self._num_taken : min(self._num_taken + self.batch_size, limit)]
+            asked = self.ask_unanswered(grid, {name: queries[name] for name in batch}, arrays, round=round)
+            answers = {answer.client_id: answer for answer in asked.answers}
+            found = RoundOutcome(
+                answers=(*found.answers, *(answers[name] for name in batch if name in answers)),
+                failures=in_order((*found.failures, *asked.failures)),
+                num_asked=found.num_asked + asked.num_asked,
+                node_ids={**found.node_ids, **asked.node_ids},
+            )
+            self._num_taken, round = self._num_taken + len(batch), round + 1
+        held = self._earlier.names(self.query)  # none of them has its query budget whole
+        return replace(found, unasked=tuple(sorted({*order[self._num_taken :]} - held)))
+
+    def conclude(self, outcome: RoundOutcome[Any]) -> Conclusion:
+        """Return the certificates of what is required, which hold however many were asked."""
+        conclusion: Conclusion = self.reader.concluded(outcome, self._sequence(outcome).certificates)
+        return conclusion
+
+    def _is_over(self, found: RoundOutcome[Any], limit: int) -> bool:
+        """Whether it is decided, or more have failed than a quorum of all would leave out."""
+        num_answered = len(found.answers)
+        if self._num_taken - num_answered > limit - num_needed(limit, self.quorum):
+            return True
+        if num_answered < max(2, self.num_needed):  # nothing is certified of one client
+            return False
+        sequence = self._sequence(found)
+        if self.on_detail is not None and sequence.gate is not None:
+            said = ", ".join(f"{each.requirement} {each.verdict}" for each in sequence.gate.verdicts)
+            self.on_detail(f"{self._num_taken} of at most {limit} clients asked: {said}")
+        return sequence.is_decided
+
+    def _sequence(self, outcome: RoundOutcome[Any]) -> rb.Sequence:
+        """All answers so far in their order, which was settled before any of them came."""
+        answers = self.reader.answered(outcome)
+        sequence = rb.Sequence(self.requirements, delta=self.delta, of=type(answers), order="committed")
+        sequence.add(answers)
+        return sequence
+
+
+def seeded_order(names: Iterable[str], *, seed: int | None) -> list[str]:
+    """Return names in a random order, in which the place of each before another depends on these two and the seed."""
+    return sorted(names, key=lambda name: sha256(f"{seed} {name}".encode()).digest())

@@ -1,0 +1,148 @@
+"""Sequences: what was certified of the first clients still holds, however the others come."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import riskband as rb
+from riskband.worst_cases.always_valid import always_valid
+
+NUMBERS = ("mean", "share:0.3", "quantile:0.8", "cvar:0.5", "worst_mean:chi2:0.1", "worst_mean:kl:0.1")
+COUNTS = st.lists(st.integers(0, 20), min_size=4, max_size=60)
+
+
+def ends(made):
+    return (made.value, made.value if made.lower is None else made.lower)
+
+
+@given(counts=COUNTS, number=st.sampled_from(NUMBERS), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_further_clients_only_narrow_it(counts, number, data):
+    size = data.draw(st.integers(2, len(counts) - 1))
+    whole = np.array(counts) / 20
+    first, last = (
+        always_valid(rb.ClientRisks(values, 20, binary=True), number, delta=1e-6) for values in (whole[:size], whole)
+    )
+    assert ends(last)[0] <= ends(first)[0] + 1e-9
+    assert last.lower is None or last.lower >= first.lower - 1e-9
+
+
+@given(counts=COUNTS, sizes=st.lists(st.integers(1, 7), min_size=1), number=st.sampled_from((*NUMBERS, "gini")))
+@settings(max_examples=40, deadline=None)
+def test_batches_are_clients_one_by_one(counts, sizes, number):
+    alone, batched = (rb.Sequence(number, delta=1e-6, binary=True) for _ in range(2))
+    for count in counts:
+        alone.add(values=count / 20, num_examples=20)
+    start = 0
+    while start < len(counts):
+        sizes = [*sizes[1:], sizes[0]]
+        some = np.array(counts[start : start + sizes[0]]) / 20
+        batched.add(values=some, num_examples=[20] * some.size)
+        start += sizes[0]
+    assert {name: made.to_dict() for name, made in alone.certificates.items()} == {
+        name: made.to_dict() for name, made in batched.certificates.items()
+    }
+
+
+def test_what_is_decided_stays_so_and_ends_the_asking():
+    rng = np.random.default_rng(0)
+    sequence, seen = rb.Sequence(["mean<=0.2", "share:0.5<=0.3", "gini<=0.99"], delta=0.05, order="committed"), []
+    for _ in range(120):
+        seen.append(sequence.add(values=rng.binomial(100, rng.beta(3, 21)) / 100, num_examples=100))
+    assert seen == sorted(seen)
+    assert seen[-1]
+    assert sequence.gate.verdict == "PASS"
+    assert seen.index(True) > 20  # the band has nothing to say before
+    assert sum(made.delta for made in sequence.certificates.values()) == pytest.approx(0.05)
+    assert sequence.band.risks.num_clients == 64
+    for name, made in sequence.certificates.items():
+        assert rb.verify(made).ok
+        assert made.is_always_valid
+        assert made.name == name
+        assert not any("how many clients were asked" in line for line in made.assumptions)
+
+
+@pytest.mark.parametrize(("losses", "verdict"), [([0.6, 0.7, 0.5, 0.65] * 8, "FAIL"), ([0.6, 0.1], "NOT DECIDED")])
+def test_other_verdicts(losses, verdict):
+    sequence = rb.Sequence("mean<=0.2", delta=0.05)
+    is_decided = sequence.add(values=losses, num_examples=[20] * len(losses))
+    assert sequence.gate.verdict == verdict
+    assert is_decided is (verdict == "FAIL")
+    assert ("further clients may be asked" in sequence.gate.statement) is (verdict == "NOT DECIDED")
+
+
+def test_before_the_second_client_nothing_is_said():
+    sequence = rb.Sequence("mean<=0.2", delta=0.05)
+    assert not sequence.add(values=0.1, num_examples=10)
+    assert sequence.answers is None
+    assert sequence.certificates == {}
+    assert sequence.gate.verdict == "NOT DECIDED"
+    assert rb.Sequence("mean", delta=0.05).gate is None
+
+
+def test_answers_of_a_class_and_columns_are_the_same():
+    changes = rb.ClientChanges.from_counts([3, 0, 1], [0, 2, 1], 100, num_missing=1)
+    whole, single = (rb.Sequence("harmed:0.02", delta=0.1, of=rb.ClientChanges) for _ in range(2))
+    whole.add(changes)
+    for k in range(3):
+        single.add(old=changes.old[k], new=changes.new[k], num_examples=100, num_worse=changes.num_worse[k])
+    single.add(old=[0.1], new=[0.1], num_examples=[100], num_worse=[0], num_missing=1)
+    whole.add(old=[0.1], new=[0.1], num_examples=[100], num_worse=[0])
+    assert whole.certificates["harmed:0.02"].to_dict() == single.certificates["harmed:0.02"].to_dict()
+    assert whole.answers.num_missing == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "problem"),
+    [
+        ("next:5:0.3<=2", "next_clients"),
+        ([], "must be asked for numbers"),
+        ("mean=0.2", "mean"),
+        ("gimi", "gimi"),
+        ("mean<=2", "not all"),
+    ],
+)
+def test_what_cannot_be_asked(asked, problem):
+    with pytest.raises(ValueError, match=problem):
+        rb.Sequence(asked, delta=0.05)
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"values": 0.1}, "num_examples"),
+        ({}, "got nothing"),
+        ({"values": [0.1, 0.2], "num_examples": 10}, "one entry of each"),
+        ({"values": 1.2, "num_examples": 10}, r"\[0, 1\]"),
+        ({"values": 0.123, "num_examples": 10}, "binary"),
+    ],
+)
+def test_clients_that_do_not_fit_are_not_added(columns, problem):
+    sequence = rb.Sequence("mean", delta=0.05)
+    sequence.add(rb.ClientRisks([0.1, 0.2], 10))
+    with pytest.raises(ValueError, match=problem):
+        sequence.add(**columns)
+    assert sequence.answers.num_clients == 2
+    sequence.add(values=0.3, num_examples=10)
+    assert sequence.answers.num_clients == 3
+
+
+def test_answers_of_another_kind_are_refused():
+    sequence = rb.Sequence("mean", delta=0.05)
+    sequence.add(rb.ClientRisks([0.1, 0.2], 10))
+    for other in (rb.ClientRisks([0.123, 0.2], 10, binary=False), rb.ClientScores([0.1, 0.2], True)):
+        with pytest.raises(ValueError, match="of one kind"):
+            sequence.add(other)
+    with pytest.raises(ValueError, match="contamination"):
+        rb.Sequence("mean", delta=0.05).add(rb.ClientRisks([0.1] * 9, 10, contamination=1))
+
+
+def test_a_network_that_changes_makes_limits_cross():
+    sequence = rb.Sequence("mean", delta=0.05)
+    sequence.add(values=[0.0] * 60, num_examples=[100] * 60)
+    sequence.add(values=[0.9] * 40, num_examples=[100] * 40)
+    with pytest.raises(ValueError, match="network has changed"):
+        _ = sequence.certificates

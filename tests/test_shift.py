@@ -1,0 +1,158 @@
+"""`riskband shift`, used as a user would."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import riskband as rb
+from riskband.cli import main
+from riskband.report.networks import certified_target
+from tests.one_voice import contradictions
+
+RNG = np.random.default_rng(11)
+LOSSES = {
+    name: RNG.binomial(100, RNG.beta(a, 21, size)) / 100
+    for name, a, size in (("source", 3.0, 40), ("few", 3.3, 10), ("far", 11.0, 40))
+}
+NETWORKS = {name: rb.ClientRisks(values, 100) for name, values in LOSSES.items()}
+
+
+def written(path, values):
+    path.write_text("\n".join(["site,loss", *(f"{path.stem} {k},{loss}" for k, loss in enumerate(values))]) + "\n")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    for name, values in LOSSES.items():
+        written(tmp_path / f"{name}.csv", values)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def shift(*arguments):
+    return main(["shift", *map(str, arguments), "--num-examples", "100", "--client", "site"])
+
+
+def test_certificates_are_those_of_the_library_share_delta_and_verify(folder, capsys):
+    asked = ["--divergence", "chi2", "tv", "--budget", 0.1]
+    assert shift("source.csv", "few.csv", *asked, "--out", "out.json") == 0
+    printed, document = capsys.readouterr().out, json.loads((folder / "out.json").read_text())
+    source, few = NETWORKS["source"], NETWORKS["few"]
+    distance = rb.divergence_lower_bound(source, few, divergence="tv", delta=0.05 / 3)
+    mean = rb.worst_case_mean(source, divergence="tv", budget=0.1, delta=0.05 / 3, target=few)
+    found = document["certificates"]
+    assert found["divergence:tv"]["lower"] == distance.lower
+    assert found["divergence:tv"]["value"] is None
+    assert found["target_mean:tv:0.1"]["value"] == pytest.approx(mean.value, abs=0.02)  # in another order: of the names
+    assert [event["delta"] for event in document["findings"]["events"]] == [0.05 / 3] * 3  # one for both divergences
+    assert document["findings"]["delta"] == 0.05
+    estimate = rb.divergence_estimate(source.values, few.values, divergence="tv")
+    assert f"estimate by a histogram of 10 bins: {estimate:.4g}" in printed
+    assert printed.count("nothing bounds a divergence from above") == 1
+    assert "REFUTED" not in printed
+    assert contradictions(document, terminal=printed, delta=0.05) == []
+    assert main(["verify", "out.json"]) == 0
+    document["certificates"]["divergence:tv"]["lower"] += 0.01
+    (folder / "out.json").write_text(json.dumps(document))
+    assert main(["verify", "out.json"]) == 1
+
+
+def test_without_a_budget_all_of_delta_is_for_the_distance(folder, capsys):
+    assert shift("source.csv", "far.csv", "--json", "--divergence", "chi2", "kl") == 0
+    found = json.loads(capsys.readouterr().out)["certificates"]
+    assert found.keys() == {"divergence:chi2", "divergence:kl"}
+    for name, each in found.items():
+        expected = rb.divergence_lower_bound(
+            NETWORKS["source"], NETWORKS["far"], divergence=name.split(":")[1], delta=0.05
+        )
+        assert each["lower"] == expected.lower > 0.3
+        assert each["delta"] == 0.05
+
+
+@pytest.mark.parametrize(
+    ("target", "required", "verdict", "status"),
+    [
+        ("few", "target_mean:chi2:0.1<=0.3", "PASS", 0),
+        ("few", "target_mean:chi2:0.1<=0.02", "FAIL", 1),
+        ("few", "target_mean:chi2:0.1<=0.15", "NOT DECIDED", 3),
+        ("few", "divergence:chi2<=0.1", "NOT DECIDED", 3),
+        ("far", "divergence:chi2<=0.1", "FAIL", 1),
+        ("far", "divergence:chi2>=0.1", "PASS", 0),
+        ("far", "target_mean:chi2:0.1<=0.9", "NOT DECIDED", 3),  # the budget is refuted
+        ("far", "target_mean:chi2:0.1<=0.1", "FAIL", 1),  # by the target's clients alone
+    ],
+)
+def test_requirements_decide_the_exit_status_and_are_verified(folder, capsys, target, required, verdict, status):
+    assert shift("source.csv", f"{target}.csv", "--require", required, "--out", "out.json") == status
+    printed = capsys.readouterr().out
+    assert f"  {verdict}: {required} is required" in printed
+    assert ("these answers refute the budget" in printed) == (required.endswith("0.9"))
+    assert ("REFUTED" in printed) == (target == "far" and required.startswith("target_mean"))
+    assert main(["verify", "out.json"]) == 0
+    gate = json.loads((folder / "out.json").read_text())["gate"]
+    assert gate["delta"] == 0.05
+    assert sum(event["delta"] for event in json.loads((folder / "out.json").read_text())["findings"]["events"]) <= 0.05
+
+
+def test_the_next_network_is_bounded_by_its_rank_among_earlier_ones(folder, capsys):
+    (folder / "past").mkdir()
+    for k in range(9):
+        written(folder / "past" / f"{k}.csv", RNG.binomial(100, RNG.beta(3 + k / 4, 21, 30)) / 100)
+    assert shift("source.csv", "--past", "past", "--json", "--divergence", "tv", "kl") == 0
+    found = json.loads(capsys.readouterr().out)
+    estimates = list(found["divergence"]["tv"]["estimates"].values())
+    assert len(estimates) == 9
+    assert found["divergence"]["tv"]["next_at_most"] == max(estimates)  # nine of ten
+    assert found["divergence"]["kl"]["next_at_most"] is None  # some are infinite
+    assert shift("source.csv", "--past", "past", "--alpha", 0.5, "--divergence", "tv", "kl") == 0
+    printed = capsys.readouterr().out
+    assert f"at most {sorted(estimates)[4]:.4g} with probability at least 0.5" in printed
+    assert "This is an estimate and no divergence" in printed
+    assert shift("source.csv", "--past", *sorted(map(str, (folder / "past").iterdir())), "--alpha", 0.05) == 2
+    assert "past networks must be 19 or more for alpha = 0.05, got 9" in capsys.readouterr().err
+
+
+def test_what_is_wrong_is_said_at_once(folder, capsys):
+    (folder / "broken.csv").write_text("site,loss\na,2\nb,0.1\n")
+    assert shift("source.csv", "broken.csv", "--require", "mean<=0.2", "x<=1", "--delta", 2, "--budget", -1) == 2
+    said = capsys.readouterr().err
+    for rule in ("delta must be in", "budget must be finite", "of a target network 'target_mean", "x", "broken.csv:"):
+        assert rule in said, rule
+    assert shift("source.csv") == 2
+    assert "give either one TARGET, or earlier networks by --past" in capsys.readouterr().err
+    assert shift("source.csv", "--past", "few.csv", "--require", "divergence:tv<=0.1") == 2
+    assert "need a TARGET" in capsys.readouterr().err
+
+
+def test_numbers_of_a_target_are_refused_where_there_is_none(folder, capsys):
+    for required in ("target_mean:chi2:0.1<=0.2", "divergence:chi2<=0.1"):
+        assert main(["certify", "few.csv", "--num-examples", "100", "--require", required]) == 2
+        assert "riskband shift SOURCE TARGET" in capsys.readouterr().err
+        with pytest.raises(ValueError, match="riskband shift SOURCE TARGET"):
+            rb.require(NETWORKS["few"], required, delta=0.1)
+        with pytest.raises(ValueError, match="answers of both networks"):
+            rb.plan(required, prior="beta:0.1:0.05", num_examples=100, num_clients=50, delta=0.1)
+    for wrong in ("divergence<=0.1", "divergence:no<=0.1", "target_mean:chi2<=0.1"):
+        with pytest.raises(ValueError, match=r"cannot be read|divergence must be"):
+            certified_target(NETWORKS["source"], NETWORKS["few"], divergence=["tv"], delta=0.1, require=[wrong])
+
+
+def test_unequal_numbers_of_examples_are_compared_by_true_risks():
+    other = rb.ClientRisks(LOSSES["far"], 200, binary=True)
+    found = certified_target(NETWORKS["source"], other, divergence=["tv"], delta=0.05).certificates["divergence:tv"]
+    assert found.recipe["band"]["local"] == "marginal"
+    assert (
+        0.0
+        < found.lower
+        < rb.divergence_lower_bound(NETWORKS["source"], NETWORKS["far"], divergence="tv", delta=0.05).lower
+    )
+
+
+def test_a_page_can_be_made_and_verified(folder, capsys):
+    shift("source.csv", "few.csv", "--budget", 0.1, "--out", "out.json", "--about", "model=m")
+    assert main(["report", "out.json", "-o", "page.html"]) == 0
+    assert main(["verify", "page.html"]) == 0
+    said = re.sub(r"<[^>]+>", "", (folder / "page.html").read_text())
+    assert "χ² divergence of the target network from the source network is at least" in said
