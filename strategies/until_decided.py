@@ -11,10 +11,12 @@ from flwr.serverapp import Grid
 
 import riskband as rb
 from protocol.questions import Query
-from strategies.asking.failures import in_order
+from strategies.asking.failures import Failure, FailureReason, in_order
 from strategies.asking.query import Arrays, RoundOutcome
 from strategies.asking.replies import num_needed
 from strategies.certifying import CertifyingStrategy, Conclusion
+
+_PASSED = "its batch was looked at without it before the run was interrupted"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -48,18 +50,23 @@ class UntilDecided(CertifyingStrategy):
         """Ask as `ask_unanswered` batch by batch, until it is decided; the answers are in the order of asking."""
         order = seeded_order(queries, seed=self.seed)
         limit, found = min(self.max_clients or len(order), len(order)), RoundOutcome[Any]((), (), 0)
+        held = self._earlier.names(self.query)
+        last = max((order.index(name) for name in held), default=0)
+        # Batches before that of the last answer were looked at: what is looked at again must begin with the same ones.
+        passed = {*order[: last - last % self.batch_size]} - held
         while self._num_taken < limit and not self._is_over(found, limit):
             batch = order[self._num_taken : min(self._num_taken + self.batch_size, limit)]
-            asked = self.ask_unanswered(grid, {name: queries[name] for name in batch}, arrays, round=round)
+            due = {name: queries[name] for name in batch if name not in passed}
+            asked = self.ask_unanswered(grid, due, arrays, round=round)
+            late = [Failure(name, FailureReason.NO_REPLY, _PASSED) for name in batch if name in passed]
             answers = {answer.client_id: answer for answer in asked.answers}
             found = RoundOutcome(
                 answers=(*found.answers, *(answers[name] for name in batch if name in answers)),
-                failures=in_order((*found.failures, *asked.failures)),
+                failures=in_order((*found.failures, *asked.failures, *late)),
                 num_asked=found.num_asked + asked.num_asked,
                 node_ids={**found.node_ids, **asked.node_ids},
             )
             self._num_taken, round = self._num_taken + len(batch), round + 1
-        held = self._earlier.names(self.query)  # none of them has its query budget whole
         return replace(found, unasked=tuple(sorted({*order[self._num_taken :]} - held)))
 
     def conclude(self, outcome: RoundOutcome[Any]) -> Conclusion:

@@ -148,6 +148,11 @@ def test_days_in_a_folder_follow_each_other_and_a_client_may_come_again(tmp_path
     found = json.loads(capsys.readouterr().out)["monitor"]
     assert found["statement"].partition("Today")[2] == expected.partition("Today")[2].rstrip()
     assert found["looks"] == [10, 20, 30, 40]
+    (days / "2026-10-31.csv").write_text(
+        (certificate.parent / "before.csv").read_text()
+    )  # what was certified is not new
+    assert of_csv(certificate, days, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["monitor"] == found
 
 
 def test_a_ledger_and_a_folder_of_runs(tmp_path, certificate, answers, capsys):
@@ -318,14 +323,16 @@ def test_following_says_what_is_new_and_ends_with_the_alarm(monkeypatch, certifi
     first = answers.read_text()
     alarm = "\n".join(rows(bad(40), first=500)) + "\n"
     one_more = first + "h99,0.1,100\n"
-    looks = [one_more[:-4], one_more, one_more, one_more + alarm]
+    looks = [f"{HEAD}\nh100,0.1,1", first, one_more[:-4], one_more, one_more, one_more + alarm]
     changes = [partial(answers.write_text, text) for text in looks]
+    answers.write_text(f"{HEAD}\n")
     assert following(monkeypatch, certificate, answers, *changes) == 4
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3
-    assert "after 40 clients" in lines[0]
-    assert "after 41 clients" in lines[1]
-    assert lines[2].startswith("ALARM at client ")
+    assert len(lines) == 4
+    assert lines[0].startswith("NOTHING YET")
+    assert "after 40 clients" in lines[1]
+    assert "after 41 clients" in lines[2]
+    assert lines[3].startswith("ALARM at client ")
 
 
 def test_following_ends_where_answers_that_were_seen_are_no_longer_there(monkeypatch, certificate, answers, capsys):

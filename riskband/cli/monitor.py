@@ -42,20 +42,19 @@ def run(options: argparse.Namespace) -> int:
     entries = read_document(options.certificate)["certificates"]
     certificates = {name: checked(name, entry) for name, entry in entries.items()}
     known = next(iter(certificates.values())).recipe["answers"]
-    before, status = None, 0
-    while True:
-        answers, batches = _new_answers(options, known)
-        _check_grown(before, answers, options.answers)
-        if before is None or len(answers) > len(before):
-            new = {"alpha": options.alpha, "batches": batches}
-            status = _say(options, None if answers is None else rb.monitor(certificates, answers, **new))
-        if status or not options.follow:
-            return status
-        before = answers
-        try:
+    before, status, has_said = None, 0, False
+    with suppress(KeyboardInterrupt):
+        while True:
+            answers, batches = _new_answers(options, known)
+            _check_grown(before, answers, options.answers)
+            if not has_said or len(answers or ()) > len(before or ()):
+                new = {"alpha": options.alpha, "batches": batches}
+                status = _say(options, None if answers is None else rb.monitor(certificates, answers, **new))
+            before, has_said = answers, True
+            if status or not options.follow:
+                break
             time.sleep(options.interval)
-        except KeyboardInterrupt:
-            return status
+    return status
 
 
 def _new_answers(options: argparse.Namespace, known: Mapping[str, Any]) -> tuple[Any, list[int] | None]:
@@ -67,9 +66,12 @@ def _new_answers(options: argparse.Namespace, known: Mapping[str, Any]) -> tuple
     for each in _parts(path):
         with suppress(TooFewError):
             parts.append(_of_run(each) if each.is_dir() else _of_table(each, options, known))
+    old = len(known.get("values", ()))
+    if path.is_dir():
+        parts = [each for each in parts if not old or _rows(each.to_dict()) != _rows(known)]
     if not parts:
         return None, None
-    answers, old = joined(parts), len(known.get("values", ()))
+    answers = joined(parts)
     if path.is_dir():
         return answers, [len(each) for each in parts]
     if len(answers) < old or old < 2 or _rows(joined(parts, stop=old).to_dict()) != _rows(known):
@@ -111,7 +113,8 @@ def _of_table(path: Path, options: argparse.Namespace, known: Mapping[str, Any])
 
 def _rows(answers: Mapping[str, Any]) -> list[Any]:
     """What clients answered, in whatever order."""
-    return sorted(zip(answers["values"], answers.get("num_examples", answers["values"]), strict=True))
+    numbers = answers.get("values", ())
+    return sorted(zip(numbers, answers.get("num_examples", numbers), strict=False))
 
 
 def _check_grown(before: Any, answers: Any, path: str) -> None:

@@ -1,4 +1,4 @@
-"""Whether a network is still one of those that certificates are about, as further clients answer (math §14).
+"""Whether a network is still one of those that certificates are about, as further clients answer (math §17).
 
 A certificate says that a mean, or the share of clients beyond a threshold, is at most so much on every network that it
 is about. Whoever doubts that bets on one further client after the other, with constant stakes: while it is true, the
@@ -285,7 +285,7 @@ def monitor(
     Returns
     -------
     Monitoring
-        An alarm, or none yet, and today's certificates. Source: math §14; e-detectors, arXiv 2203.03532.
+        An alarm, or none yet, and today's certificates. Source: math §17; e-detectors, arXiv 2203.03532.
 
     Raises
     ------

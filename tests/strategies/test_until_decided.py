@@ -185,7 +185,7 @@ def test_who_has_nothing_left_is_passed_over_and_loses_nothing():
 def test_a_resumed_run_goes_on_in_the_same_order_and_asks_nobody_twice():
     whole = run(PASSES, Network(seed=1))
     answers = whole.outcome.answers
-    held = [answers[k] for k in (0, 1, 2, 4, 6)]  # as they arrived before it was killed in the second batch
+    held = [answers[k] for k in (0, 1, 2, 3, 4, 6)]  # as they arrived before it was killed in the second batch
     network = Network(seed=3)
     again = run(PASSES, network, earlier=list(map(EarlierAnswer, held)))
     assert sorted(network.asked) == sorted(each.client_id for each in answers if each not in held)
@@ -196,10 +196,22 @@ def test_a_resumed_run_goes_on_in_the_same_order_and_asks_nobody_twice():
     assert nobody.asked == []
 
 
+def test_what_was_looked_at_stays_the_beginning_of_what_is_looked_at_again():
+    """A client that failed in the first batch, and is back when the second is asked again, would come in between."""
+    answers = run(PASSES, Network()).outcome.answers
+    network = Network()
+    again = run(PASSES, network, earlier=[EarlierAnswer(answers[k]) for k in (0, 1, 2, 4, 6)], quorum=0.8)
+    assert ORDER[3] not in {*network.asked, *order_of(again)}
+    assert ORDER[5] in network.asked  # the second batch was not looked at
+    assert reasons(again.outcome) == [(ORDER[3], "no-reply")]
+
+
 def test_of_a_client_whose_answer_is_held_nobody_says_that_its_budget_is_whole():
-    found = run(PASSES, Network(), earlier=[EarlierAnswer(answer_of(partition(ORDER[-1])))])
-    assert ORDER[-1] not in {*order_of(found), *found.outcome.unasked}
-    assert ORDER[-2] in found.outcome.unasked
+    held = [EarlierAnswer(answer_of(partition(name))) for name in ORDER[:7]]
+    found = run("mean<=0.01", Network(), earlier=held, max_clients=5, quorum=0.1)
+    assert order_of(found) == ORDER[:5]
+    assert {*ORDER[5:7]}.isdisjoint(found.outcome.unasked)
+    assert ORDER[7] in found.outcome.unasked
 
 
 @pytest.mark.parametrize("requirement", ["next:20:0.3<=4", "nonsense<=0.2"])
