@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import log1p, sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import betaln, gammaln
@@ -288,23 +288,15 @@ def betting_assumptions(name: str, seed: int | None) -> tuple[str, ...]:
 
 
 def constant_stakes_upper_mean(
-    values: FloatArray,
-    *,
-    delta: float,
-    weights: FloatArray | float = 1.0,
-    spread: float = 1.0,
-    odds: float = 1.0,
-    is_share: bool = False,
+    values: FloatArray, *, delta: float, weights: FloatArray | float = 1.0, **how: Any
 ) -> float:
     """Upper confidence limit for the mean of independent values in [0, 1]: exact, the same for every order of them.
 
     It grows with every value, so it stays valid if any value is replaced by a larger one. Source: math §2.6. With a
-    weight in [0, 1] of each value, drawn with it, the limit is for E[weight·value] / E[weight]: math §2.12. Of weights
-    that no answer has to do with, the root mean square may be given as `spread`: stakes are larger then. With `odds`
-    > 1 the limit is for the mean of any law whose density to that of the values varies by at most this factor: math
-    §7.6. For a share, of values 0 and 1, there is one stake for each candidate: that of a coin.
+    weight in [0, 1] of each value, drawn with it, the limit is for E[weight·value] / E[weight]: math §2.12. For more
+    see `doubt_of_mean`.
     """
-    doubt = doubt_of_mean(values, delta=delta, weights=weights, spread=spread, odds=odds, is_share=is_share)
+    doubt = doubt_of_mean(values, delta=delta, weights=weights, **how)
     guess = float(np.average(values, weights=np.broadcast_to(weights, values.shape)))
     return _first_rejected(lambda mean: doubt(mean) + float(np.log(delta)), values.size, guess=guess)
 
@@ -318,7 +310,12 @@ def doubt_of_mean(
     odds: float = 1.0,
     is_share: bool = False,
 ) -> Callable[[float], float]:
-    """Return, by the mean, the logarithm of the capital that `constant_stakes_upper_mean` compares with 1/delta."""
+    """Return, by the mean, the logarithm of the capital that `constant_stakes_upper_mean` compares with 1/delta.
+
+    Of weights that no answer has to do with, the root mean square may be given as `spread`: stakes are larger then.
+    With `odds` > 1 it is about the mean of any law whose density to that of the values varies by at most this factor:
+    math §7.6. Of a share, of values 0 and 1, there is one stake for each candidate: that of a coin.
+    """
     deviations, scale = np.ones(1) if is_share else _DEVIATIONS, float(np.sqrt(odds))
     stakes_of_one = sharpest_stakes(values.size, delta, deviations) / spread
 
