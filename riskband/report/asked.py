@@ -168,7 +168,8 @@ def are_few(risks: rb.ClientRisks | ScaledAnswers, *, delta: float) -> bool:
 
     That is bounded by ranks, which need every answer as it was measured.
     """
-    return risks.are_as_measured and risks.num_clients < rb.num_clients_needed(TAIL_LEVEL, delta=delta / len(_UNASKED))
+    is_ranked = risks.are_independent and risks.are_as_measured
+    return is_ranked and risks.num_clients < rb.num_clients_needed(TAIL_LEVEL, delta=delta / len(_UNASKED))
 
 
 def next_of_few(

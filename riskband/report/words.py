@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from riskband.answers.design import Design
 from riskband.answers.responses import (
     FIXED_NUMBER,
     FRESH_CLIENTS,
@@ -286,15 +287,21 @@ def may_become(divergence: str, budget: float, share: float = 0.1) -> str:
     return f"{percent(share)} of the clients may become {percent(most)}"
 
 
+_MISSING = {"ignore": "taken to be missing by chance", "worst": "counted as the worst possible"}
+
+
 def who_answered(answers: Mapping[str, Any]) -> dict[str, str]:
     """Return lines about who answered and how far the answers can be relied on, from the answers in a recipe."""
     sizes, lines = np.asarray(answers.get("num_examples", ())), {}
     if num_clients := num_clients_of(answers):
         lines["Clients that answered"] = f"{num_clients:,}"
     if answers.get("num_missing"):
-        is_worst = answers.get("missing") == "worst"
-        as_what = "counted as the worst possible" if is_worst else "taken to be missing by chance"
+        as_what = _MISSING.get(missing := answers.get("missing", "ignore")) or (
+            f"with odds of answering that differ by at most a factor of {missing.partition(':')[2]}"
+        )
         lines["Clients asked without a valid answer"] = f"{answers['num_missing']:,}, {as_what}"
+    if "design" in answers:
+        lines["How clients were drawn"] = f"by {Design(**answers['design']).kind}"
     if sizes.size:
         same = f"{sizes.min():,}" if sizes.min() == sizes.max() else f"{sizes.min():,} to {sizes.max():,}"
         lines["Test examples of each client"] = same

@@ -26,7 +26,7 @@ from riskband.checks import as_spelled, check_budget, check_count, check_number,
 from riskband.functionals.dispersion import UnboundedError, dispersion_certificate
 from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import resolve
-from riskband.search import smallest_size
+from riskband.search import largest_where, smallest_size
 from riskband.wording import chosen_before, confidence, exactly, in_full, rounded_down, rounded_up
 from riskband.wording.shown import Shown, shortened
 from riskband.worst_cases.divergence_bounds import divergence_lower_bound
@@ -58,6 +58,7 @@ TARGET_MEAN, DIVERGENCE = "target_mean", "divergence"
 _MEANT = re.compile(r"\s*([^<>=]+?)\s*(=<|=>|<|>)\s*([^<>=]+?)\s*")
 _WRITTEN = re.compile(r"\s*(.+?)\s*(<=|>=)\s*(.+?)\s*")
 _LARGEST_TRIED = 4_096  # clients
+_MOST_LOG_ODDS, _NUM_ODDS = math.log(1e3), 14  # beyond such odds, clients that are silent may as well be the worst
 _FINENESS = 8  # the number of clients that would decide is found to one part in so many
 
 
@@ -174,7 +175,8 @@ class Verdict(Shown):
     certificates : tuple of Certificate
         What the verdict follows from.
     why : str
-        If it is not decided: what that comes from, and how many clients would decide by an estimate.
+        If it is not decided: what that comes from, and how many clients would decide by an estimate. Of clients that
+        answer with odds that were said: up to which odds it is decided.
     num_clients : int or None
         If it is not decided: a new evaluation of about so many clients would decide it, if they answer as these did. An
         estimate, found by repeating the answers; `None` if it was not found or is of no use. To ask more clients until
@@ -457,14 +459,14 @@ def _verdict(certificates: Mapping[str, Certificate], requirement: Requirement, 
         return of(
             verdict=NOT_DECIDED, why="an estimate decides nothing: the clients that answered helped to train the model"
         )
-    verdict = requirement.verdict(lower, upper)
+    verdict, risks = requirement.verdict(lower, upper), _growing(found)
     if verdict == PASS and any(is_budget_refuted(each, certificates) for each in found):
         return of(verdict=NOT_DECIDED, why="these answers refute the budget, so the bound says nothing of the target")
-    if verdict != NOT_DECIDED:
-        return of(verdict=verdict)
+    kept = "" if risks is None else _kept_up_to(certificates, requirement, risks)
+    if verdict != NOT_DECIDED or kept:
+        return of(verdict=verdict, why=kept)
     if found and all(each.is_always_valid for each in found):
         return of(verdict=verdict, why="further clients may be asked until it is decided")
-    risks = _growing(found)
     if risks is None or 2 * risks.num_clients > _LARGEST_TRIED:
         return of(verdict=verdict, why="how many clients would decide it was not estimated")
     enough, then = _enough(certificates, requirement, risks)
@@ -673,23 +675,45 @@ def _growing(certificates: Sequence[Certificate]) -> ClientRisks | None:
 
 def _enough(certificates: Mapping[str, Certificate], requirement: Requirement, risks: ClientRisks) -> tuple[int, str]:
     """About how many clients decide a requirement, and how: the answers are repeated, twice as often until it is."""
-    number = requirement.number
 
     @cache
     def then(num_clients: int) -> str:
-        more = risks.resized(num_clients)
-        found: dict[str, Certificate] = {}
-        for name in filter(None, (number.name, number.plain)):
-            made = certificates[name]
-            source = band_of(more, **made.recipe["band"]) if made.event == "band" else more
-            found |= certificates_of(source, [name], delta=made.delta if source is more else None)
-        lower, upper, _ = _ends(found, number)
-        return requirement.verdict(lower, upper)
+        return _again(certificates, requirement, risks.resized(num_clients))
 
     enough = smallest_size(
         risks.num_clients, lambda size: then(size) != NOT_DECIDED, most=_LARGEST_TRIED, fineness=_FINENESS
     )
     return (_LARGEST_TRIED, NOT_DECIDED) if enough is None else (enough, then(enough))
+
+
+def _again(certificates: Mapping[str, Certificate], requirement: Requirement, other: ClientRisks) -> str:
+    """What the same certificates of other answers say of a requirement."""
+    number, found = requirement.number, dict[str, Certificate]()
+    for name in filter(None, (number.name, number.plain)):
+        made = certificates[name]
+        source = band_of(other, **made.recipe["band"]) if made.event == "band" else other
+        found |= certificates_of(source, [name], delta=made.delta if source is other else None)
+    lower, upper, _ = _ends(found, number)
+    return requirement.verdict(lower, upper)
+
+
+def _kept_up_to(certificates: Mapping[str, Certificate], requirement: Requirement, risks: ClientRisks) -> str:
+    """Up to which odds of answering a requirement is decided, in words; "" where no odds were said."""
+    if risks.are_independent or risks.design is not None:
+        return ""
+    stored = risks.to_dict()
+
+    @cache
+    def at(log_odds: float) -> str:
+        return _again(certificates, requirement, ClientRisks(**stored | {"missing": f"odds:{math.exp(log_odds)}"}))
+
+    found = largest_where(
+        lambda log_odds: at(log_odds) != NOT_DECIDED, most=_MOST_LOG_ODDS, num_steps=_NUM_ODDS, relative_tolerance=1e-3
+    )
+    if found.lower < 0.0:
+        return "it would not be decided if the silent clients were missing at random"
+    most = f"{math.floor(100.0 * math.exp(found.lower) + 1e-6) / 100.0:g}"
+    return f"with odds of answering that differ by a factor of up to {most} it is {at(found.lower)}"
 
 
 def _shown(value: float, rounded: Callable[[float, int], str], limit: float, num_digits: int) -> str:
