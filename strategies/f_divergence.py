@@ -62,7 +62,7 @@ class FDivergence(BandStrategy):
         has_band = not isinstance(risks, rb.ClientRisks) or risks.are_independent
         num_parts = has_band + num_own + (bet_on is not None) * sum(sizes.size > 0 for sizes in budgets.values())
         certificates, part = dict[str, rb.Certificate](), self.delta / num_parts
-        if has_band and bet_on is not None and not required and are_few(bet_on, delta=self.delta):
+        if bet_on is not None and not required and are_few(bet_on, delta=self.delta):
             certificates, part = next_of_few(bet_on, delta=self.delta, num_others=num_parts)
         band = rb.band(risks, sides="two", delta=part, **self.band_settings) if has_band else None
         found = self.certificates_required(risks, required, delta=part, band=band)

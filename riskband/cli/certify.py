@@ -110,16 +110,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     behind = "examples behind each mean: one number for all clients, or the name of a column"
     add("--num-examples", help=behind, metavar="N|COLUMN")
     add_columns(table)
-    add("--group", help="column with the group of each client, if it is in one", metavar="COLUMN")
-    add("--stratum", help="column with the stratum of each client, within which clients were drawn", metavar="COLUMN")
+    column: dict[str, Any] = {"metavar": "COLUMN"}
+    add("--group", help="column with the group of each client, if it is in one", **column)
+    add("--stratum", help="column with the stratum of each client, within which clients were drawn", **column)
     add("--shares", help="table of the strata: the column of --stratum, and share", metavar="FILE")
-    add("--sampling-weight", help="column: clients were drawn in proportion to 1 / weight", metavar="COLUMN")
+    add("--sampling-weight", help="column: clients were drawn in proportion to 1 / weight", **column)
     add("--largest-weight", help="that no client's weight can exceed, asked or not", type=float, metavar="WEIGHT")
-    add(
-        "--cluster",
-        help="column with the cluster of each client, such as its chain: these were drawn",
-        metavar="COLUMN",
-    )
+    add("--cluster", help="column with the cluster of each client, such as its chain: clusters were drawn", **column)
     frameworks = "FILE is NVFlare's cross_val_results.json, or a folder of FL4Health's reports of clients"
     add_score(table)
     add("--from", help=frameworks, dest="framework", type=spelled, choices=tuple(FRAMEWORKS))
