@@ -67,11 +67,9 @@ def _running(found: Monitoring) -> Iterator[Chart]:
         if not sizes.size:
             continue
         curves = [Curve("certified today", "bound", upper, lower)]
-        for name, each in found.claims.items():
-            if each.plain == number:
-                curves.append(
-                    Curve(f"{name}: {each.bound}", f"worst-{len(curves) % 4}", np.full(sizes.size, each.limit))
-                )
+        for name, each in ((name, each) for name, each in found.claims.items() if each.plain == number):
+            limit = np.full(sizes.size, each.limit)
+            curves.append(Curve(f"{name}: {each.bound}", f"worst-{len(curves) % 4}", limit))
         ends = np.concatenate([each.y for each in curves] + [lower])
         low, high = float(ends.min()), float(ends.max())
         yield Chart(

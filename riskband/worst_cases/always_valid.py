@@ -115,7 +115,7 @@ def always_valid(
     order, local = check_choice("order", order, ORDERS), check_choice("local", local, SINGLE_LOCAL)
     answers.require_certain_answers("an always valid bound", "answers that are right, and missing='ignore'")
     asked = _Asked.of(number, answers, local)
-    is_from_both = sides == "two" and asked.has_two_sides
+    is_from_both = sides == "two" and asked.shift is None and asked.kind != "tail"
     part = delta / 2.0 if is_from_both else delta
     bad = _bad_end(asked, answers, part)
     near = 1.0 - _bad_end(asked.mirrored, _mirrored(answers), part) if is_from_both else bad
@@ -124,6 +124,7 @@ def always_valid(
     if isinstance(answers, ScaledAnswers) and asked.kind != "share":
         low, high = sorted(answers.from_unit(np.array([low, high])).tolist())
     is_from_below = scale.is_higher_better and asked.kind != "share"
+    given = {"number": asked.name, "delta": delta, "sides": sides, "order": order, "local": local}
     is_measured = asked.etas == (0.0,) and not isinstance(answers, ClientScores)
     return Certificate(
         quantity=asked.quantity,
@@ -132,7 +133,7 @@ def always_valid(
         delta=delta,
         method="betting, always valid",
         assumptions=(
-            *(line for line in _assumed(answers, needs_binary=asked.uses_limits) if line != FIXED_NUMBER),
+            *(line for line in _assumed(answers, needs_binary=any(asked.etas)) if line != FIXED_NUMBER),
             *answers.own_assumptions,
             ORDERS[order],
             *((OBSERVED_SIZES,) if is_measured else ()),
@@ -140,11 +141,7 @@ def always_valid(
             *chosen_before(bound_on=(f"{asked.name}{' from both sides' if is_from_both else ''}", None)),
             *chosen_before(local=(local, "marginal")),
         ),
-        recipe=recipe(
-            "always_valid",
-            {"number": asked.name, "delta": delta, "sides": sides, "order": order, "local": local},
-            answers,
-        ),
+        recipe=recipe("always_valid", given, answers),
     )
 
 
@@ -165,14 +162,8 @@ class _Asked(NamedTuple):
         etas = (0.0,) if local == "observed" or isinstance(answers, ClientScores) else ETAS
         if isinstance(answers, ScaledAnswers):
             found = ScaledNumber.of(number, families_of(answers))
-            is_flipped = answers.scale.is_higher_better and found.kind == "quantile"
-            asked = cls(
-                str(found),
-                found.quantity(answers.scale, local=local),
-                found.kind,
-                1.0 - found.point if is_flipped else found.point,
-                found.shift,
-            )
+            point = 1.0 - found.point if answers.scale.is_higher_better and found.kind == "quantile" else found.point
+            asked = cls(str(found), found.quantity(answers.scale, local=local), found.kind, point, found.shift)
         else:
             called = number_of(number)
             family, *rest = called.name.split(":")
@@ -186,16 +177,6 @@ class _Asked(NamedTuple):
             quantity = called.quantity if local == "marginal" else f"{called.quantity}, as clients measure risks"
             asked = cls(called.name, quantity, DIRECT[family], point, shift)
         return asked._replace(etas=etas) if asked.kind in ("share", "quantile") else asked
-
-    @property
-    def has_two_sides(self) -> bool:
-        """Whether there is a bound from its good end."""
-        return self.shift is None and self.kind != "tail"
-
-    @property
-    def uses_limits(self) -> bool:
-        """Whether it relies on limits of single clients."""
-        return any(self.etas)
 
     @property
     def mirrored(self) -> _Asked:
@@ -212,19 +193,15 @@ def _bad_end(asked: _Asked, answers: ClientRisks | ScaledAnswers, delta: float) 
     if asked.kind == "share":
         counted = np.array([_are_beyond(asked, answers, eta) for eta in asked.etas])
         share = _smallest(lambda value: _log_peak(value * kept - counted, 1.0 - value * kept) >= needed)
-        return (
-            share
-            if asked.shift is None
-            else float(binary_worst_case(share, divergence=asked.shift[0], budget=asked.shift[1]))
-        )
+        if asked.shift is None:
+            return share
+        return float(binary_worst_case(share, divergence=asked.shift[0], budget=asked.shift[1]))
     if asked.kind == "quantile":
         limits, value = np.array([_limits(answers, eta) for eta in asked.etas]), (1.0 - asked.point) * kept
         candidates = np.unique(limits)
         # The largest capital grows with the threshold: beyond a rejected one, all are.
         first = bisect_left(
-            range(candidates.size),
-            True,
-            key=lambda k: _log_peak(value - (limits > candidates[k]), 1.0 - value) >= needed,
+            candidates, True, key=lambda risk: _log_peak(value - (limits > risk), 1.0 - value) >= needed
         )
         return float(candidates[first]) if first < candidates.size else 1.0
     # By Jensen's inequality, whatever the numbers of examples: what is bet on a client depends on no other client.
@@ -311,12 +288,10 @@ def _are_beyond(asked: _Asked, answers: ClientRisks | ScaledAnswers, eta: float)
     if isinstance(answers, ClientRisks):
         limits = _limits(answers, eta)
         return limits > 1.0 - asked.point if asked.is_mirrored else limits >= asked.point
+    limits = limits_of(answers, eta)
     if not asked.is_mirrored:
-        return beyond(answers, limits_of(answers, eta), asked.point)
-    others = answers.mirrored
-    return ~beyond(
-        others, -limits_of(answers, eta) if isinstance(answers, ClientChanges) else answers.values, asked.point
-    )
+        return beyond(answers, limits, asked.point)
+    return ~beyond(answers.mirrored, -limits if isinstance(answers, ClientChanges) else limits, asked.point)
 
 
 def _assumed(answers: ClientRisks | ScaledAnswers, *, needs_binary: bool) -> tuple[str, ...]:
