@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -124,6 +124,7 @@ def always_valid(
     if isinstance(answers, ScaledAnswers) and asked.kind != "share":
         low, high = sorted(answers.from_unit(np.array([low, high])).tolist())
     is_from_below = scale.is_higher_better and asked.kind != "share"
+    assumed: Any = assumptions_of if isinstance(answers, ScaledAnswers) else shared_assumptions
     given = {"number": asked.name, "delta": delta, "sides": sides, "order": order, "local": local}
     is_measured = asked.etas == (0.0,) and not isinstance(answers, ClientScores)
     return Certificate(
@@ -133,7 +134,7 @@ def always_valid(
         delta=delta,
         method="betting, always valid",
         assumptions=(
-            *(line for line in _assumed(answers, needs_binary=any(asked.etas)) if line != FIXED_NUMBER),
+            *(line for line in assumed(answers, needs_binary=any(asked.etas)) if line != FIXED_NUMBER),
             *answers.own_assumptions,
             ORDERS[order],
             *((OBSERVED_SIZES,) if is_measured else ()),
@@ -292,12 +293,6 @@ def _are_beyond(asked: _Asked, answers: ClientRisks | ScaledAnswers, eta: float)
     if not asked.is_mirrored:
         return beyond(answers, limits, asked.point)
     return ~beyond(answers.mirrored, -limits if isinstance(answers, ClientChanges) else limits, asked.point)
-
-
-def _assumed(answers: ClientRisks | ScaledAnswers, *, needs_binary: bool) -> tuple[str, ...]:
-    if isinstance(answers, ScaledAnswers):
-        return assumptions_of(answers, needs_binary=needs_binary)
-    return shared_assumptions(answers, needs_binary=needs_binary)
 
 
 def _mirrored(answers: ClientRisks | ScaledAnswers) -> ClientRisks | ScaledAnswers:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from riskband.certificate import ESTIMATE, PUBLISHED
 from riskband.report.words import capital
-from riskband.wording import rounded_down, rounded_up, short_delta
+from riskband.wording import evenly, rounded_down, rounded_up, short_delta
 from riskband.worst_cases.requirements import NOT_DECIDED
 
 VERDICTS = {True: "yes", False: "[bold red]NO[/]", None: "–"}
@@ -76,11 +76,6 @@ def are_estimates(certificates: Mapping[str, Any]) -> bool:
     return all(entry["validity"] == ESTIMATE for entry in certificates.values())
 
 
-def evenly(num_rows: int, *, shown: int) -> list[int]:
-    """Return the indices of so many rows, evenly spread; of all, if there are fewer."""
-    return sorted({round(index) for index in np.linspace(0, num_rows - 1, shown).tolist()})
-
-
 def new_table(title: str, *headers: str) -> Table:
     """Return a table without rows; a column whose header begins with ">" is flush right, as numbers are."""
     table = Table(title=title)
@@ -142,7 +137,7 @@ def _points(entry: Mapping[str, Any], *, threshold: float) -> Iterator[tuple[dic
         # The bound at the last grid point at or below the threshold also bounds the share above the threshold.
         shown["threshold"] = [max(0, int(np.searchsorted(axes["threshold"], threshold, side="right")) - 1)]
     if "cost_budget" in axes:
-        shown["cost_budget"] = evenly(len(axes["cost_budget"]), shown=_NUM_COSTS)
+        shown["cost_budget"] = evenly(len(axes["cost_budget"]), _NUM_COSTS).tolist()
     bounds = np.asarray(entry["value"])
     observed = np.asarray(entry["check"]["observed"]) if entry["check"] else np.full(bounds.shape, np.nan)
     for index in product(*shown.values()):

@@ -22,15 +22,13 @@ from riskband.worst_cases.requirements import NEXT
 from riskband.worst_cases.scaled import CHANGES
 from server.checks.unseen import Unseen, unseen_clients
 from server.sections import Rule, Section
-from server.settings import families, is_absolute
+from server.settings import RunConfig, families, is_absolute
 from server.studies.study import Evaluation, Study, UnderTest, architecture
 from server.training import initial_model, model_of_checkpoint
 from strategies.comparison import Comparison, ComparisonConclusion
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from server.settings import RunConfig
 
 _LOCAL = "local"
 # All but worst means, which answers that may be missing or wrong do not have.

@@ -21,13 +21,12 @@ from riskband.report.words import capital
 from server.checks.unseen import Check, Unseen
 from server.report.cells import VERDICTS, interval, new_table, number, unseen_headers
 from server.sections import Names, Section, is_distinct, one_of, rule
+from server.settings import RunConfig
 from server.studies.study import Evaluation, Study, UnderTest, finite, finite_ends, loss_query
 from strategies.dispersion import BETTING, Dispersion, DispersionConclusion, MeasureBounds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from server.settings import RunConfig
 
 _NUM_SMALL = 10  # groups that are too small are named up to this many
 _CURVES = ("lorenz", "quantiles")

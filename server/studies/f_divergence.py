@@ -15,7 +15,7 @@ from riskband.answers.responses import MISSING
 from riskband.plots.bands import band_figure
 from riskband.worst_cases.requirements import DIVERGENCE, TARGET_MEAN
 from server.sections import Names, Numbers, Rule, Section, is_distinct, one_of, rule
-from server.settings import UNTIL_DECIDED
+from server.settings import UNTIL_DECIDED, RunConfig
 from server.studies.study import Evaluation, Study, UnderTest, loss_query
 from server.studies.target_network import (
     TargetNetwork,
@@ -30,8 +30,6 @@ from worlds.targets import HOW_TO_CHANGE, target_changes, target_spec
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from server.settings import RunConfig
 
 
 class Settings(Section):

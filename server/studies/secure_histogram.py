@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from protocol.secure.questions import MAX_BINS
 from riskband.worst_cases.requirements import is_of_next
 from server.sections import Rule, Section, one_of
+from server.settings import RunConfig
 from server.studies.f_divergence import FDivergenceStudy, settings_of
 from server.studies.study import Evaluation, UnderTest, loss_query
 from strategies.secure.histogram import SIZES, SecureHistogram
-
-if TYPE_CHECKING:
-    from server.settings import RunConfig
 
 _NEED_SINGLE_ANSWERS = ("on_answer", "earlier", "respect_budgets")
 

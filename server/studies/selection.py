@@ -23,6 +23,7 @@ from riskband.selection import SELECTION_METHODS, CandidateBound, Objective, Sel
 from server.checks.unseen import Unseen, compare
 from server.report.cells import VERDICTS, new_table, number, unseen_headers, upper_bound
 from server.sections import AnyCounts, AnyNumbers, Rule, Section, is_distinct, one_of, rule
+from server.settings import RunConfig
 from server.studies import dispersion
 from server.studies.study import Evaluation, Study, UnderTest, architecture
 from server.training import central_settings, initial_model, prepare_model
@@ -32,8 +33,6 @@ from worlds.candidates import Candidates, abstaining, candidate_models, checkpoi
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from server.settings import RunConfig
 
 _MET = {True: "yes", False: "no"}
 _CHOSEN = " *"

@@ -20,14 +20,12 @@ from riskband.worst_cases.scaled import CHANGES, SCORES
 from server.checks.unseen import Check, Unseen, unseen_clients
 from server.report.cells import certificate_table, loss_in_words
 from server.sections import Rule, Section
-from server.settings import families
+from server.settings import RunConfig, families
 from server.training import prepare_model
 from strategies.asking.query import QueryStrategy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from server.settings import RunConfig
 
 _OF_OTHERS = {*CHANGES, *SCORES, DIVERGENCE, TARGET_MEAN}  # what no losses of one network say
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.table import Table
@@ -22,14 +22,11 @@ from riskband.report.words import capital
 from riskband.wording import confidence, exactly, rounded_down
 from server.checks.unseen import compare, shares
 from server.report.cells import VERDICTS, new_table, number, upper_bound
-from server.studies.study import finite
+from server.settings import RunConfig
+from server.studies.study import Evaluation, finite
 from worlds.loss_table import PopulationRisks
 from worlds.population import Population
 from worlds.targets import target_spec
-
-if TYPE_CHECKING:
-    from server.settings import RunConfig
-    from server.studies.study import Evaluation
 
 NUM_BINS = (10, 50)
 """Of the histograms: 10 is that of [RE]."""

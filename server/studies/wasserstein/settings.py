@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -25,9 +25,7 @@ from riskband.adversaries.names import (
 from riskband.adversaries.problem import TransportProblem
 from riskband.models.losses import OWN
 from server.sections import AnyNumbers, Count, Ends, Numbers, Rule, Section, increases, is_distinct, one_of, rule
-
-if TYPE_CHECKING:
-    from server.settings import RunConfig
+from server.settings import RunConfig
 
 
 def _fits_question(adversary: str, known: Mapping[str, Any]) -> bool:

@@ -17,11 +17,12 @@ from riskband.adversaries.names import REPRESENTATION, Smoothing, input_adversar
 from riskband.certificate import CERTIFICATE
 from riskband.models.losses import get_loss
 from riskband.plots.bands import transport_figure
-from riskband.wording import down_to_digits, rounded_up
+from riskband.wording import down_to_digits, evenly, rounded_up
 from server.checks.unseen import Unseen, unseen_clients
-from server.report.cells import VERDICTS, certificate_table, evenly, new_table, num_rounds
+from server.report.cells import VERDICTS, certificate_table, new_table, num_rounds
 from server.report.report import check_entry, failure_entries
 from server.sections import Rule
+from server.settings import RunConfig
 from server.studies.study import Evaluation, Study, UnderTest, architecture, finite_ends
 from server.studies.wasserstein.settings import Settings, fits_noise, transport_problem
 from server.studies.wasserstein.targets import TargetNetwork, check_target, exact_curves, target_networks
@@ -29,8 +30,6 @@ from strategies.wasserstein import Wasserstein, WassersteinConclusion
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from server.settings import RunConfig
 
 _NUM_COSTS = 7  # of a long list of cost budgets, the table of the sandwich shows this many
 _ASKED = {"cost_budgets", "cost_thresholds", "num_radii", "num_multipliers", "protocol", "cost_bound"}
@@ -288,7 +287,7 @@ def _sandwich_table(section: Mapping[str, Any]) -> Table:
     headers = "cost ≤", ">estimate: what attacks reached", ">certificate: is at most", ">gap"
     table = new_table("The sandwich: mean risk on any network within a cost budget", *headers)
     rows = section["network"]
-    for index in evenly(len(rows), shown=_NUM_COSTS):
+    for index in evenly(len(rows), _NUM_COSTS):
         row = rows[index]
         above = rounded_up(row["certificate"], num_digits=3)  # a bound is never shown smaller than it is
         table.add_row(f"{row['cost_budget']:.3g}", f"{row['estimate']:.3f}", above, f"{row['gap']:.3f}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,13 +21,11 @@ from riskband.adversaries.spaces import point_batches
 from riskband.answers.concave_curves import ConcaveCurve, knapsack_curve
 from riskband.plots.bands import TransportPoint
 from server.checks.unseen import Check, Unseen, compare, group_names, shares
+from server.settings import RunConfig
 from server.studies.wasserstein.settings import Settings, transport_problem
 from strategies.wasserstein import WassersteinConclusion
 from worlds.population import ClientDistribution
 from worlds.targets import moved_further, transport_cost
-
-if TYPE_CHECKING:
-    from server.settings import RunConfig
 
 _CERTIFY = MappingProxyType(
     {certify.__name__: certify for certify in (rb.wasserstein_mean, rb.wasserstein_cdf, rb.wasserstein_published)}
