@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -15,11 +15,9 @@ from protocol.codec import to_array_record, to_arrays
 from protocol.hashes import model_hash
 from protocol.models import build_model, load_arrays, load_weights, model_arrays
 from protocol.wire import decode_refusal, num_training_examples
+from server.settings import RunConfig
 from strategies.asking.replies import num_needed, one_line
 from worlds.training import train_centrally
-
-if TYPE_CHECKING:
-    from server.settings import RunConfig
 
 _POLL_INTERVAL = 0.2
 

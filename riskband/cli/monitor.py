@@ -106,9 +106,8 @@ def _of_table(path: Path, options: argparse.Namespace, known: Mapping[str, Any])
         ends = (scale.low, scale.high)
         return read_scores(str(path), wanted, higher_is_better=scale.is_higher_better, name=scale.noun, ends=ends)
     # What is bet on a client must not change with those after it.
-    return read_risks(
-        str(path), replace(wanted, binary=known.get("binary") if wanted.binary is None else wanted.binary)
-    )
+    binary = known.get("binary") if wanted.binary is None else wanted.binary
+    return read_risks(str(path), replace(wanted, binary=binary))
 
 
 def _rows(answers: Mapping[str, Any]) -> list[Any]:
@@ -128,9 +127,8 @@ def _check_grown(before: Any, answers: Any, path: str) -> None:
 def _say(options: argparse.Namespace, found: Monitoring | None) -> int:
     """Print and write what was found; return the exit status."""
     if found is None:
-        print(
-            "NOTHING YET: fewer than two new clients have answered", file=sys.stderr if options.json else options.live
-        )
+        where = sys.stderr if options.json else options.live
+        print("NOTHING YET: fewer than two new clients have answered", file=where)
         return 0
     text = json.dumps(found.to_document(), indent=1, allow_nan=False) + "\n"
     if options.out:
@@ -155,21 +153,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Tell the parser of the sub-command what it takes."""
     parser.usage = "riskband monitor CERTIFICATE ANSWERS [--num-examples N|COLUMN] [options]"
     add = parser.add_argument
-    add(
-        "certificate",
-        metavar="CERTIFICATE",
-        help="what `riskband certify --out` wrote, of other clients or of the first",
-    )
+    made = "what `riskband certify --out` wrote, of other clients or of the first"
+    add("certificate", metavar="CERTIFICATE", help=made)
     what = "a table that grows, the ledger of a run (.jsonl), or a folder of tables or of runs"
     add("answers", metavar="ANSWERS", help=f"further clients: {what}, in the order of their names")
     add("--num-examples", metavar="N|COLUMN", help="examples behind each mean, as for certify")
     add_columns(parser)
-    add(
-        "--alpha",
-        type=float,
-        default=0.05,
-        help="probability of an alarm, ever, if all is as certified (default: 0.05)",
-    )
+    chance = "probability of an alarm, ever, if all is as certified (default: 0.05)"
+    add("--alpha", type=float, default=0.05, help=chance)
     add("--follow", action="store_true", help="look again and again, and end with an alarm or at Ctrl-C")
     add("--interval", type=int, default=60, metavar="SECONDS", help="between two looks, also of the page (default: 60)")
     add("--page", metavar="PAGE.html", help="write a page that refreshes itself")

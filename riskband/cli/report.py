@@ -70,9 +70,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-_Verdicts = list[
-    tuple[list[str], Mapping[str, Any]]
-]  # those of each file that has any, after names of its certificates
+# Those of each file that has any, after names of its certificates.
+_Verdicts = list[tuple[list[str], Mapping[str, Any]]]
 
 
 def _read(files: list[str]) -> tuple[dict[str, Any], _Verdicts, Mapping[str, Any], dict[str, str]]:

@@ -142,10 +142,7 @@ class Request:
         rules = [
             (tunes and asked.method != "berk_jones", method_too),
             (at and not target, "--at needs --target: it says which share of clients the target is for"),
-            (
-                asked.budget != DEFAULT_BUDGETS and not has_ball,
-                "--budget needs --divergence: it is its size",
-            ),
+            (asked.budget != DEFAULT_BUDGETS and not has_ball, "--budget needs --divergence: it is its size"),
             (
                 asked.population is not None and has_ball,
                 "--population takes no --divergence: the other clients are what they are; leave one of the two out",
@@ -157,10 +154,7 @@ class Request:
                 "--target needs --mean beside --next: it asks how much shift the bound on the mean allows; add --mean",
             ),
             (blind, f"--missing {self.who['missing']} needs --num-missing: how many were asked and did not answer"),
-            (
-                dispersion and not asked.measure,
-                "--plot-dispersion needs --measure: it draws these, such as gini",
-            ),
+            (dispersion and not asked.measure, "--plot-dispersion needs --measure: it draws these, such as gini"),
         ]
         tables = [self.file, *([self.wanted.shares] if isinstance(self.wanted.shares, str) else [])]
         unwritable = output_problems(tables, self.out, plot=self.plot, plot_dispersion=self.plot_dispersion)
@@ -170,13 +164,12 @@ class Request:
 def wanted_of(options: argparse.Namespace, num_examples: str) -> Wanted:
     """Return what the options say of a table's columns."""
     is_accuracy = options.accuracy or options.percent
-    of_design: dict[str, Any] = {name: getattr(options, name, None) for name in _OF_DESIGN}
+    of_design: dict[str, Any] = {name: getattr(options, name, None) for name in ("group", *_OF_DESIGN)}
     return Wanted(
         number_or_column(num_examples),
         loss=None if is_accuracy else options.column,
         accuracy=options.column if is_accuracy else None,
         client=options.client,
-        group=getattr(options, "group", None),
         percent=options.percent,
         drop_missing=options.drop_missing,
         binary=options.binary,
@@ -207,9 +200,7 @@ def risks_of(files: Iterable[str], wanted: Wanted, problems: list[str], **who: A
             found.append(read_risks(file, wanted, **who))
         except TableError as error:
             problems += [f"{file}: {line}" for line in error.problems]
-    if problems:
-        raise TableError(list(dict.fromkeys(problems)))
-    return found
+    return answers_of(lambda: found, problems)
 
 
 def how_read(wanted: Wanted) -> str:

@@ -37,6 +37,7 @@ _REMEDIES = {
     "accuracy": "divide percentages by 100",
     "error": "divide percentages by 100",
     "score": "say which range it has, score_range=(low, high)",
+    "missing": "say drop_missing=True, or let such a client raise: it counts as missing",
     "loss": "scale it by an upper end that is fixed before the data, and cut it there, or give an accuracy",
 }
 _LAST = -1
@@ -314,13 +315,12 @@ class KeepRisks:
             rule = "a sequence adds up answers about one model, and you must say that all were about it"
             raise ValueError(f"{rule}{seen}; evaluate with fraction_train=0, and another KeepRisks for each model")
         kept = _first_answers(rounds)
-        of = self._scores_of if self._kind == "score" else self._risks_of
+        is_score = self._kind == "score"
         # By name, as in `report`.
-        sequence: ClientSequence = import_module("riskband.worst_cases.sequences").Sequence(
-            asked, delta=delta, of=ClientScores if self._kind == "score" else ClientRisks
-        )
+        make = import_module("riskband.worst_cases.sequences").Sequence
+        sequence: ClientSequence = make(asked, delta=delta, of=ClientScores if is_score else ClientRisks)
         if len(kept.values) > 1:
-            sequence.add(of(kept, who))
+            sequence.add(self._scores_of(kept, who) if is_score else self._risks_of(kept, who))
         return sequence
 
     def certify(self, *, delta: float, round: int = _LAST, **who: Unpack[WhoAnswered]) -> Certificate:
@@ -495,11 +495,7 @@ class KeepRisks:
         value, (low, high) = _number(client, self._metric) / self._scale, self._range
         value = float(clip_rounding(np.array(value))) if (low, high) == (0.0, 1.0) else value
         if not low <= value <= high:
-            remedy = (
-                "say drop_missing=True, or let such a client raise: it counts as missing"
-                if np.isnan(value)
-                else _REMEDIES[self._kind]
-            )
+            remedy = _REMEDIES["missing" if np.isnan(value) else self._kind]
             raise ValueError(f"{self._kind} {self._metric!r} must lie in [{low:g}, {high:g}], got {value:g}; {remedy}")
         return value
 
@@ -618,9 +614,8 @@ def _num_missing(kept: KeptRound, said: int | None) -> int:
     if kept.asked is None:
         if said is None:
             remedy = "call kept.watch(strategy) before it starts, or say num_missing=0"
-            warnings.warn(
-                f"how many clients were asked is not known, all are taken to have replied; {remedy}", stacklevel=4
-            )
+            unknown = "how many clients were asked is not known, all are taken to have replied"
+            warnings.warn(f"{unknown}; {remedy}", stacklevel=4)
         return (said or 0) + len(kept.missing)
     counted = len(kept.asked) - len(kept.values)
     if said not in (None, counted):

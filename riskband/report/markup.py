@@ -51,16 +51,20 @@ _TOP = r"""<!doctype html>
 </ul>
 </figure>
 {% endmacro %}
-{% macro table(caption, names) %}
+{# The caller writes one row, of what stands in it. #}
+{% macro table(caption, names, rows) %}
 <table>
 <caption>{{ caption }}</caption>
-{{ heads(names) }}
+<thead><tr>{% for name in names if name %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>
 <tbody>
-{{ caller() }}</tbody>
+{% for row in rows %}{{ caller(*row) }}{% endfor %}</tbody>
 </table>
 {% endmacro %}
+{% macro section(id, place, title) %}
+<section id="{{ id }}" aria-labelledby="h{{ place }}">
+<h2 id="h{{ place }}">{{ place }}. {{ title }}</h2>
+{% endmacro %}
 {% macro terms(items) %}{% if items %}<dl>{% for name, text in items.items() %}<div><dt>{{ name }}</dt><dd>{{ text }}</dd></div>{% endfor %}</dl>{% endif %}{% endmacro %}
-{% macro heads(names) %}<thead><tr>{% for name in names if name %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>{% endmacro %}
 {# Beside each cell stands the head of its column, which a phone shows in the place of columns. #}
 {% macro cell(head, text, kind='') %}<td data-head="{{ head }}"{% if kind %} class="{{ kind }}"{% endif %}>{{ text }}</td>{% endmacro %}
 """
@@ -71,10 +75,8 @@ PAGE = (
 {% macro measured(text) %}{% if measured_head %}{{ cell(measured_head, text, 'number') }}{% endif %}{% endmacro %}
 {% macro numbers(rows, caption) %}
 {% set bound = 'Guaranteed' if rows|map(attribute='label')|unique|list == ['certificate'] else 'Bound' %}
-{% call table(caption, ['What is bounded', bound, measured_head, 'It is']) %}
-{% for row in rows %}
-<tr><th scope="row">{{ row.quantity }}{% if row.note %}<br><small>{{ row.note }}.</small>{% endif %}</th>{{ cell(bound, row.bound, 'number') }}{{ measured(row.measured) }}{{ cell('It is', label(row.label)) }}</tr>
-{% endfor %}
+{% call(quantity, at_most, known, kind, note) table(caption, ['What is bounded', bound, measured_head, 'It is'], rows) %}
+<tr><th scope="row">{{ quantity }}{% if note %}<br><small>{{ note }}.</small>{% endif %}</th>{{ cell(bound, at_most, 'number') }}{{ measured(known) }}{{ cell('It is', label(kind)) }}</tr>
 {% endcall %}
 {% endmacro %}
 {% macro asked(question, exact) %}{{ question }}{% if exact not in question %}<br><small>Exact words: {{ exact }}.</small>{% endif %}{% endmacro %}
@@ -87,8 +89,7 @@ PAGE = (
 {% if view.unsaid %}<p class="note">Not stated: {{ view.unsaid|join(', ') }}.</p>{% endif %}
 </header>
 <main>
-<section id="answer" aria-labelledby="h1">
-<h2 id="h1">1. The answer</h2>
+{{ section('answer', 1, 'The answer') }}
 <div class="light {{ view.light.colour }}" role="status">
 <span class="sign" aria-hidden="true">{{ view.light.sign }}</span>
 <div><p class="word">{{ view.light.word }}</p><p>{{ view.light.reason }}</p></div>
@@ -98,35 +99,29 @@ PAGE = (
 <p class="note">{{ view.together }}</p>
 <p>{{ view.number }}{% if view.has_measured %} A <i>measured risk</i> is that mean over a client’s own test examples; its true risk may be higher or lower.{% endif %}</p>
 {% if view.gate %}
-{% call table('What was required.' ~ (' With probability at least ' ~ view.sure ~ ' no verdict is a wrong PASS or a wrong FAIL.' if view.light.word != 'ESTIMATE ONLY' else ''), ['Requirement', 'Verdict', measured_head, 'Why']) %}
-{% for each, known in view.verdicts %}
+{% call(each, known) table('What was required.' ~ (' With probability at least ' ~ view.sure ~ ' no verdict is a wrong PASS or a wrong FAIL.' if view.light.word != 'ESTIMATE ONLY' else ''), ['Requirement', 'Verdict', measured_head, 'Why'], view.verdicts) %}
 <tr><th scope="row"><code>{{ each.requirement }}</code></th><td><span class="verdict {{ each.verdict|lower|replace(' ', '-') }}">{{ {'PASS': '✔', 'FAIL': '✖'}.get(each.verdict, '▲') }} {{ each.verdict }}</span></td>{{ measured(known) }}<td>{{ each.statement.partition(': ')[2] }}</td></tr>
-{% endfor %}
 {% endcall %}
 {% else %}
 <p>No requirement was set, so this page has no verdict. State one before the next evaluation, for example <code>--require "{{ view.example }}"</code>.</p>
 {% endif %}
 </section>
-<section id="who" aria-labelledby="h2">
-<h2 id="h2">2. Who was measured</h2>
+{{ section('who', 2, 'Who was measured') }}
 {{ terms(view.who) }}
 <p><b>{{ view.who_made_it }}</b> {{ view.answered_by }}</p>
 {% if view.clients %}
 <details>
 <summary>What each client measured{% if view.num_unlisted %} (the worst {{ view.clients|length }}; {{ view.num_unlisted }} more are in the certificates){% endif %}</summary>
 {% set grouped = view.clients|selectattr('group')|list %}
-{% call table('Measured on each client’s own examples: not a bound, and not certified.', ['Client', 'Group' if grouped else ''] + view.clients[0].numbers|list) %}
-{% for each in view.clients %}
-<tr><th scope="row">{{ each.name }}</th>{% if grouped %}{{ cell('Group', each.group) }}{% endif %}{% for head, text in each.numbers.items() %}{{ cell(head, text, 'number') }}{% endfor %}</tr>
-{% endfor %}
+{% call(name, group, numbers) table('Measured on each client’s own examples: not a bound, and not certified.', ['Client', 'Group' if grouped else ''] + view.clients[0].numbers|list, view.clients) %}
+<tr><th scope="row">{{ name }}</th>{% if grouped %}{{ cell('Group', group) }}{% endif %}{% for head, text in numbers.items() %}{{ cell(head, text, 'number') }}{% endfor %}</tr>
 {% endcall %}
 </details>
 {% elif view.is_public %}
 <p>What each client measured is left out of this version.</p>
 {% endif %}
 </section>
-<section id="change" aria-labelledby="h3">
-<h2 id="h3">3. What may change</h2>
+{{ section('change', 3, 'What may change') }}
 {% set shift = view.shifts|first %}
 {% if view.shifts %}
 {% if shift.kind == 'divergence' %}
@@ -175,16 +170,13 @@ PAGE = (
 <p>Nothing here is certified of clients that differ from those measured: the bounds hold for clients like these.</p>
 {% endif %}
 </section>
-<section id="suffers" aria-labelledby="h4">
-<h2 id="h4">4. Who suffers</h2>
+{{ section('suffers', 4, 'Who suffers') }}
 {% if view.rows %}
 {{ numbers(view.rows, 'The middle and the worst-off, among clients like those measured.') }}
 {% endif %}
 {% if view.groups %}
-{% call table('Mean risk by group.', ['Group', 'Clients', 'Mean risk lies in', measured_head]) %}
-{% for name, size, interval, known in view.groups %}
+{% call(name, size, interval, known) table('Mean risk by group.', ['Group', 'Clients', 'Mean risk lies in', measured_head], view.groups) %}
 <tr><th scope="row">{{ name }}</th>{{ cell('Clients', size, 'number') }}{{ cell('Mean risk lies in', interval, 'number') }}{{ measured(known) }}</tr>
-{% endfor %}
 {% endcall %}
 {% endif %}
 {% if view.others %}
@@ -200,19 +192,16 @@ PAGE = (
 <p>These certificates say nothing about the worst-off or about groups of clients.</p>
 {% endif %}
 </section>
-<section id="true" aria-labelledby="h5">
-<h2 id="h5">5. What must be true</h2>
+{{ section('true', 5, 'What must be true') }}
 <p>{{ view.premise }} Tick, and name who stands for it. <b>What you enter is stored nowhere</b>: print the page, or save it as PDF, to keep it.</p>
 {% set known = view.questions|selectattr(2)|list %}
 {% if known %}
-{% call table('Answered by the record of the run.', ['Question', 'Answer']) %}
-{% for question, exact, answer in known %}
+{% call(question, exact, answer) table('Answered by the record of the run.', ['Question', 'Answer'], known) %}
 <tr><th scope="row">{{ asked(question, exact) }}</th><td>{{ answer }}</td></tr>
-{% endfor %}
 {% endcall %}
 {% endif %}
 <form>
-{% call table('Questions for whoever can answer them.', ['Yes', 'Question', 'Owner', 'Date']) %}
+{% call table('Questions for whoever can answer them.', ['Yes', 'Question', 'Owner', 'Date'], [()]) %}
 {% for question, exact, _ in view.questions|rejectattr(2) %}
 {% set nth = loop.index %}
 <tr><td><input type="checkbox" id="q{{ nth }}" autocomplete="off"></td><th scope="row"><label for="q{{ nth }}">{{ asked(question, exact) }}</label></th>{% for what in ('Owner', 'Date') %}<td data-head="{{ what }}"><input type="text" aria-label="{{ what }} of question {{ nth }}" autocomplete="off"></td>{% endfor %}</tr>
@@ -220,12 +209,10 @@ PAGE = (
 {% endcall %}
 </form>
 </section>
-<section id="limits" aria-labelledby="h6">
-<h2 id="h6">6. What this does not say</h2>
+{{ section('limits', 6, 'What this does not say') }}
 <ul>{% for limit in view.limits %}<li>{{ limit }}</li>{% endfor %}</ul>
 </section>
-<section id="auditor" aria-labelledby="h7">
-<h2 id="h7">7. For the auditor</h2>
+{{ section('auditor', 7, 'For the auditor') }}
 {% if view.is_public %}
 <p><b>This version cannot be verified:</b> {{ withheld }}. Ask for the certificates. {{ still_public }}</p>
 {% elif holds %}
@@ -240,10 +227,8 @@ PAGE = (
 {{ terms(view.hashes) }}
 <details>
 <summary>{{ 'All ' ~ view.certificates|length ~ ' certificates' if view.certificates|length > 1 else 'The certificate' }}</summary>
-{% call table('What each certificate says.', ['Name', 'Statement' ~ (', and the SHA-256 of its file' if digests else ''), 'It is', 'δ', 'Holds', 'Method']) %}
-{% for name, each in view.certificates.items() %}
+{% call(name, each) table('What each certificate says.', ['Name', 'Statement' ~ (', and the SHA-256 of its file' if digests else ''), 'It is', 'δ', 'Holds', 'Method'], view.certificates.items()) %}
 <tr><th scope="row">{{ name }}</th><td>{{ each.statement }}{% if digests %}<code class="hash">{{ digests.get(name, '–') }}</code>{% endif %}</td>{{ cell('It is', label('ESTIMATE' if each.validity == 'estimate' else each.validity)) }}{{ cell('δ', view.deltas[name]) }}{{ cell('Holds', view.holds[name]) }}{{ cell('Method', each.method) }}</tr>
-{% endfor %}
 {% endcall %}
 </details>
 </section>
@@ -267,36 +252,29 @@ MONITOR_PAGE = (
 {{ terms(view.about) }}
 </header>
 <main>
-<section id="answer" aria-labelledby="h1">
-<h2 id="h1">1. Is it still what was certified?</h2>
+{{ section('answer', 1, 'Is it still what was certified?') }}
 <div class="light {{ view.light.colour }}" role="status">
 <span class="sign" aria-hidden="true">{{ view.light.sign }}</span>
 <div><p class="word">{{ view.light.word }}</p><p>{{ view.light.reason }}</p></div>
 </div>
 {{ chart(view.evidence, 'evidence') }}
-{% call table('What is monitored: together it makes the evidence above.', ['Certificate', 'What it says', 'Its largest e-value']) %}
-{% for name, said, peak in view.claims %}
+{% call(name, said, peak) table('What is monitored: together it makes the evidence above.', ['Certificate', 'What it says', 'Its largest e-value'], view.claims) %}
 <tr><th scope="row">{{ name }}</th>{{ cell('What it says', said) }}{{ cell('Its largest e-value', peak, 'number') }}</tr>
-{% endfor %}
 {% endcall %}
 {% for name, why in view.left_out %}
 <p class="note">Not monitored: {{ name }}, since {{ why }}.</p>
 {% endfor %}
 </section>
-<section id="today" aria-labelledby="h2">
-<h2 id="h2">2. Today</h2>
-{% call table(view.sure, ['What is bounded', 'Today']) %}
-{% for quantity, bound in view.today %}
+{{ section('today', 2, 'Today') }}
+{% call(quantity, bound) table(view.sure, ['What is bounded', 'Today'], view.today) %}
 <tr><th scope="row">{{ quantity }}</th>{{ cell('Today', bound, 'number') }}</tr>
-{% endfor %}
 {% endcall %}
 <p class="note">All clients so far are taken for draws from one network. If it changed on the way, begin again with those that came after.</p>
 {% for figure in view.charts %}
 {{ chart(figure, 'chart-' ~ loop.index) }}
 {% endfor %}
 </section>
-<section id="true" aria-labelledby="h3">
-<h2 id="h3">3. What must be true</h2>
+{{ section('true', 3, 'What must be true') }}
 <ul>{% for line in view.assumptions %}<li>{{ line }}</li>{% endfor %}</ul>
 </section>
 </main>
@@ -396,9 +374,8 @@ SCRIPT = r"""
     const { x, rows, x_label, steps, frame } = JSON.parse(figure.dataset.chart);
     const svg = figure.querySelector("svg"), last = x.length - 1;
     const cursor = document.createElementNS("http://www.w3.org/2000/svg", "line");
-    cursor.setAttribute("class", "cursor");
-    cursor.setAttribute("y1", frame.top);
-    cursor.setAttribute("y2", frame.bottom);
+    const put = (parts) => { for (const [name, value] of Object.entries(parts)) cursor.setAttribute(name, value); };
+    put({ class: "cursor", y1: frame.top, y2: frame.bottom });
     const readout = document.createElement("div");
     readout.className = "readout";
     readout.setAttribute("aria-live", "polite");
@@ -409,8 +386,7 @@ SCRIPT = r"""
     figure.mark = (index) => {
       at = Math.min(Math.max(index, 0), last);
       const place = frame.left + ((x[at] - x[0]) / (x[last] - x[0] || 1)) * (frame.right - frame.left);
-      cursor.setAttribute("x1", place);
-      cursor.setAttribute("x2", place);
+      put({ x1: place, x2: place });
       if (!cursor.parentNode) svg.append(cursor);
     };
     const read = (index) => {
@@ -426,8 +402,7 @@ SCRIPT = r"""
       const before = after < 0 ? last : Math.max(after - 1, 0), next = after < 0 ? last : after;
       read(steps === "after" ? before : steps === "before" ? next : value - x[before] < x[next] - value ? before : next);
     });
-    svg.addEventListener("pointerleave", () => { readout.hidden = true; });
-    svg.addEventListener("blur", () => { readout.hidden = true; });
+    for (const end of ["pointerleave", "blur"]) svg.addEventListener(end, () => { readout.hidden = true; });
     svg.addEventListener("keydown", (event) => {
       const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
       if (move) { event.preventDefault(); read(at + move); }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import nn
@@ -22,11 +21,9 @@ from riskband.selection import Objective
 from riskband.worst_cases.divergences import robust_mean
 from riskband.worst_cases.requirements import number_of
 from riskband.worst_cases.scaled import CHANGES, ScaledNumber
+from server.settings import RunConfig
 from worlds.loss_table import PopulationRisks
 from worlds.population import Population
-
-if TYPE_CHECKING:
-    from server.settings import RunConfig
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,7 +42,9 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
         lines += dict.fromkeys(each["statement"] for each in found["breakdowns"])
         lines += [f"Where {name} is 1 it says nothing: {why}." for name, why in found["says_nothing"].items()]
     lines += check_lines(certificates, worst_network=study.worst_network(report))
-    text = Text("\n".join([*lines, *study.lines(report), *_assumed(found), *_required(report.get("gate"))]))
+    lines += study.lines(report)
+    lines += ["Assumed:", *(f"  - {text}" for text in found["assumptions"])] if found else []
+    text = Text("\n".join([*lines, *_required(report.get("gate"))]))
     text.highlight_words([TRAINERS_ANSWERED], style="bold red")
     text.highlight_regex(r"(?m)^ *FAIL\b", style="bold red")
     return Group(_who_made_the_model(report), *study.tables(report), text)
@@ -124,10 +126,6 @@ def _who_made_the_model(report: Mapping[str, Any]) -> Text:
     answered_by = report["network"]["answered_by"]
     line = who_made_the_model(answered_by, option='answered-by="{}"')
     return Text(f"{line}.", style="bold red" if answered_by == "trainers" else "")
-
-
-def _assumed(found: Mapping[str, Any] | None) -> list[str]:
-    return ["Assumed:", *(f"  - {text}" for text in found["assumptions"])] if found else []
 
 
 def _required(gate: Mapping[str, Any] | None) -> list[str]:

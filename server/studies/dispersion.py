@@ -121,11 +121,9 @@ class DispersionStudy(Study):
                 f"between {interval(worst)}."
             )
             sizes = [f"{name} ({count})" for name, count in groups["too_small"].items()]
-            small = ", ".join(sizes[:_NUM_SMALL]) + (
-                f" and {len(sizes) - _NUM_SMALL} more" if sizes[_NUM_SMALL:] else ""
-            )
+            more = f" and {len(sizes) - _NUM_SMALL} more" if sizes[_NUM_SMALL:] else ""
             rest = [f"{groups['num_in_no_group']} clients are in no group"] if groups["num_in_no_group"] else []
-            rest += [f"too small to say anything of: {small}"] if small else []
+            rest += [f"too small to say anything of: {', '.join(sizes[:_NUM_SMALL])}{more}"] if sizes else []
             if rest:
                 yield f"Groups: {'; '.join(rest)}."
 
@@ -160,7 +158,8 @@ def _curve_entry(result: DispersionConclusion, checks: Mapping[str, Check], *, n
 
 def _group_section(result: DispersionConclusion, bands: GroupBands, unseen: Unseen | None) -> dict[str, Any]:
     intervals = rb.group_intervals(bands, "mean")
-    ends = {name: np.array(intervals[name]) for name in bands.names}
+    both = {pair: [intervals[name] for name in pair] for pair in combinations(bands.names, 2)}
+    gaps = {pair: gap_ends(*np.array(ends).T) for pair, ends in both.items()}
     entries = {}
     for name, members in bands.members.items():
         risks = np.empty(0) if unseen is None else unseen.group_risks(name)
@@ -176,13 +175,7 @@ def _group_section(result: DispersionConclusion, bands: GroupBands, unseen: Unse
     return {
         "delta": bands.delta,
         "groups": entries,
-        "mean_gaps": [
-            {
-                "groups": [first, second],
-                **finite_ends(rb.Interval(*gap_ends(*np.stack([ends[first], ends[second]], axis=1)))),
-            }
-            for first, second in combinations(bands.names, 2)
-        ],
+        "mean_gaps": [{"groups": list(pair), **finite_ends(rb.Interval(*gap))} for pair, gap in gaps.items()],
         "largest_mean_gap": _certified(result.certificates["group_largest_gap"]),
         "worst_mean": _certified(result.certificates["group_worst"]),
         "num_in_no_group": counts[True],

@@ -112,17 +112,13 @@ class SelectionStudy(Study):
         For ``local = "observed"`` the unseen clients measure, each on the same examples under all candidates. The risks
         under the candidate that is shown stand for the network.
         """
-        population = config.population("unseen")
+        population, is_measured = config.population("unseen"), config.question.local == "observed"
         risks = {candidate.name: np.empty(config.network.num_unseen) for candidate in tested.candidates}
         for k in range(config.network.num_unseen):
-            if config.question.local == "observed":
-                held = population.client(k)
-                x, y, weights = held.x, held.y, np.full(len(held.y), 1.0 / len(held.y))
-            else:
-                distribution = population.distribution(k)
-                x, y, weights = distribution.x, distribution.y, distribution.weights
+            held: Any = population.client(k) if is_measured else population.distribution(k)
+            weights = np.full(len(held.y), 1.0 / len(held.y)) if is_measured else held.weights
             for index, model in enumerate(tested.models):
-                batches = list(logit_batches(model, x, y))
+                batches = list(logit_batches(model, held.x, held.y))
                 labels, logits = (torch.cat([batch[place] for batch in batches]) for place in (1, 2))
                 for candidate in tested.candidates:
                     if candidate.weights == index:
