@@ -393,11 +393,6 @@ class RunConfig:
         return frozenset(client_id({"partition-id": k}) for k in range(self.network.num_clients))
 
     @property
-    def num_trainers(self) -> int:
-        """How many clients train when `training` is "fedavg"."""
-        return self.model.num_training_clients or self.network.num_clients
-
-    @property
     def num_needed(self) -> int:
         """How many valid answers the quorum asks for."""
         return num_needed(self.network.num_clients, self.asking.quorum)

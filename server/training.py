@@ -100,7 +100,8 @@ def initial_model(config: RunConfig) -> nn.Module:
 
 def _train_federated(config: RunConfig, grid: Grid, initial: ArrayRecord) -> ArrayRecord:
     num_nodes = _wait_for_nodes(config, grid)
-    strategy = RepeatableFedAvg(num_nodes=num_nodes, num_needed=num_needed(config.num_trainers, config.asking.quorum))
+    num_trainers = config.model.num_training_clients or config.network.num_clients
+    strategy = RepeatableFedAvg(num_nodes=num_nodes, num_needed=num_needed(num_trainers, config.asking.quorum))
     result = strategy.start(grid, initial, num_rounds=config.model.training_rounds, timeout=config.asking.reply_timeout)
     return result.arrays
 

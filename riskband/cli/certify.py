@@ -22,49 +22,52 @@ from riskband.cli.figures import draw
 from riskband.cli.request import DEFAULT_PILOT_SHARE, Request, how_read
 from riskband.cli.terminal import summary, summary_on_scale
 from riskband.functionals.bets import has_no_order
-from riskband.report.asked import DEFAULT_BUDGETS, certified
+from riskband.report.asked import certified
 from riskband.report.compared import certified_on_scale
 from riskband.report.findings import Findings
 from riskband.report.words import about
 
+# What an option says that may be given several times, each with several values.
+AGAIN: dict[str, Any] = {"action": "extend", "default": []}
 _COMES_SORTED = "the rows come sorted by loss, so no bound relies on their order; with --client some may be sharper"
 
 
 def run(options: argparse.Namespace) -> int:
     """Read the table, make the certificates, print them, and write what was asked for."""
     request = Request.of(options)
-    if request.score is not None:
+    given = request.given
+    if given.score is not None:
         return _run_on_scores(request)
     risks, asked, seed = request.risks(), request.asked, request.asked.seed or 0
-    say = partial(print, file=sys.stderr) if request.json else print  # of --json, the output is JSON and nothing else
+    say = partial(print, file=sys.stderr) if given.json else print  # of --json, the output is JSON and nothing else
     say(who_made_the_model(risks.answered_by, option="--answered-by {}"))
     if has_no_order(risks):
         say(_COMES_SORTED)
-    if request.tune:
+    if given.tune:
         if risks.names is None:  # of the clients that are left, the rows are no longer those of the table
             risks = rb.ClientRisks(**risks.to_dict(), names=[f"row {row + 1}" for row in range(risks.num_clients)])
-        pilot, risks = rb.split_clients(risks, pilot_share=request.pilot_share, seed=seed)
-        asked = replace(asked, method=rb.OptimisedLevels(pilot, dict.fromkeys(request.tune, 1.0)))
+        pilot, risks = rb.split_clients(risks, pilot_share=given.pilot_share, seed=seed)
+        asked = replace(asked, method=rb.OptimisedLevels(pilot, dict.fromkeys(given.tune, 1.0)))
     found = certified(risks, asked)
-    if request.tune:
+    if given.tune:
         spent = f"{pilot.num_clients} clients, drawn with seed {seed}, are spent on tuning the band for"
-        say(f"{spent} {', '.join(request.tune)}; the certificates rest on the others")
-    if not request.json:
+        say(f"{spent} {', '.join(given.tune)}; the certificates rest on the others")
+    if not given.json:
         say(summary(found, risks, how_read=how_read(request.wanted), binary=request.wanted.binary))
     indent = 1 if risks.num_clients <= MOST_FOR_ALL_RANKS else None  # a million lines take minutes
-    write(found, request, say=say, indent=indent)
-    drawn = partial(draw, found, measures=asked.measure, title=Path(request.file).name, say=say)
-    drawn(plot=request.plot, plot_dispersion=request.plot_dispersion)
+    write(found, given, say=say, indent=indent)
+    drawn = partial(draw, found, measures=asked.measure, title=Path(given.file).name, say=say)
+    drawn(plot=given.plot, plot_dispersion=given.plot_dispersion)
     return 0 if found.gate is None else found.gate.exit_status
 
 
 def _run_on_scores(request: Request) -> int:
-    scores, say = request.scores(), partial(print, file=sys.stderr) if request.json else print
+    scores, say = request.scores(), partial(print, file=sys.stderr) if request.given.json else print
     say(who_made_the_model(scores.answered_by, option="--answered-by {}"))
     found = certified_on_scale(scores, **request.of_scores)
-    if not request.json:
+    if not request.given.json:
         say(summary_on_scale(found, scores, how_read=f"column {request.wanted.column!r} read as {scores.name}"))
-    write(found, request, say=say)
+    write(found, request.given, say=say)
     return 0 if found.gate is None else found.gate.exit_status
 
 
@@ -81,14 +84,6 @@ def write(found: Findings, request: Any, *, say: Callable[..., None], indent: in
         say(f"\ncertificates: {request.out} (check them with: riskband verify {request.out})")
 
 
-class _Collect(argparse.Action):
-    """Values of a flag that may be given several times; the first time replaces the default."""
-
-    def __call__(self, parser, namespace, values, option_string=None):  # type: ignore[no-untyped-def]
-        earlier = getattr(namespace, self.dest)
-        setattr(namespace, self.dest, [*([] if earlier is self.default else earlier), *values])
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Tell the parser of the sub-command what it takes, by topic."""
     parser.usage = "riskband certify FILE --num-examples N|COLUMN [options]"
@@ -99,9 +94,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     def one_of(choices: Iterable[str], default: str) -> dict[str, Any]:
         return {"type": spelled, "choices": tuple(choices), "default": default}
 
-    again = several()
-    words = again | {"type": spelled, "nargs": "*"}
-    levels = again | {"type": float, "nargs": "+"}
+    words = AGAIN | {"type": spelled, "nargs": "*"}
+    levels = AGAIN | {"type": float, "nargs": "+"}
 
     table = parser.add_argument_group("the table")
     add = table.add_argument
@@ -140,10 +134,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--survival", help="share of clients with at least this risk", metavar="RISK", **levels)
     measures = "from both sides: gini, atkinson:0.5, hoover, cvar:0.9, share:0.3, …"
     add("--measure", help=measures, metavar="NAME", **words)
-    coming = (
-        "largest, second largest, … risk that the next N clients would measure; with --divergence under shifts, too"
-    )
-    add("--next", help=coming, type=int, metavar="N")
+    coming = "largest, second largest, … risk that the next N clients would measure"
+    add("--next", help=f"{coming}; with --divergence under shifts, too", type=int, metavar="N")
     finite = "the clients were drawn at random from so many: the next ones are its others, and --mean is theirs"
     add("--population", help=finite, type=int, metavar="N")
     at_once = "read everything off one band, which has all of delta: sharper than a share of it for many numbers"
@@ -151,21 +143,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add = topic("shifts")
     add("--divergence", help="worst cases over this ball", choices=sorted(rb.DIVERGENCES), **words)
-    sizes = levels | {"default": list(DEFAULT_BUDGETS)}
-    add("--budget", help="sizes of the ball (default: 0.05 0.1 0.2)", metavar="SIZE", **sizes)
+    add("--budget", help="sizes of the ball (default: 0.05 0.1 0.2)", metavar="SIZE", **levels)
     add("--target", help="report the largest budget at which the bound still holds", type=float, metavar="BOUND")
     add("--at", help="the target is for the share of clients with at least this risk", type=float, metavar="RISK")
 
     add = topic("verdicts")
     status = "PASS, FAIL or NOT DECIDED, and exit status 0, 1 or 3"
     required = f"{status}: 'quantile:0.9<=0.3', 'next:20:0.3<=3', 'worst_mean:chi2:0.1<=0.2', …"
-    add("--require", help=required, nargs="+", metavar="NAME<=LIMIT", **again)
+    add("--require", help=required, nargs="+", metavar="NAME<=LIMIT", **AGAIN)
 
     add = topic("output")
     add("--out", help="write the certificates, with all that is needed to verify them", metavar="FILE.json")
     add("--json", help="print what --out writes, and nothing else", action="store_true")
     said = "what the page says of the evaluation: model=…, data=…, date=…, author=…, or whatever else"
-    add("--about", help=said, nargs="+", metavar="KEY=VALUE", **again)
+    add("--about", help=said, nargs="+", metavar="KEY=VALUE", **AGAIN)
     add("--plot", help="draw the band and the worst cases (.png, .svg or .pdf)", metavar="FILE.png")
     dispersion = "draw quantiles, Lorenz curve and the measures of --measure"
     add("--plot-dispersion", help=dispersion, metavar="FILE.png")
@@ -184,11 +175,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--pilot-share", help=share, type=float, default=DEFAULT_PILOT_SHARE)
     orders = "order in which bets see the clients, if fixed before any answer was seen (default: averaged over orders)"
     add("--seed", help=f"{orders}; draw of the pilot of --tune (default: 0)", type=int)
-
-
-def several() -> dict[str, Any]:
-    """Return what an option says that may be given several times, each with several values."""
-    return {"action": _Collect, "default": []}
 
 
 def add_score(group: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import riskband as rb
 from riskband.answers.responses import ANSWERED_BY, who_made_the_model
 from riskband.checks import check_delta, spelled
-from riskband.cli.certify import add_columns, several, write
+from riskband.cli.certify import AGAIN, add_columns, write
 from riskband.cli.request import how_read, output_problems, problems_of, risks_of, wanted_of
 from riskband.cli.terminal import summary_on_scale
 from riskband.functionals.quantiles import SINGLE_LOCAL
@@ -37,10 +37,9 @@ def run(options: argparse.Namespace) -> int:
     old, *new = risks_of([options.old, *options.new], wanted, problems, **who)
     say = partial(print, file=sys.stderr) if options.json else print
     say(who_made_the_model(options.answered_by, option="--answered-by {}"))
-    asked = {"numbers": options.number, "require": options.require, "num_next": options.next}
-    budget = options.budget or (list(_BUDGETS) if options.divergence else 0.0)
-    asked |= {"population": options.population, "divergence": next(iter(options.divergence), None), "budget": budget}
-    asked |= {"local": options.local}
+    asked = {name: getattr(options, name) for name in ("require", "population", "local")}
+    asked |= {"numbers": options.number, "num_next": options.next, "divergence": next(iter(options.divergence), None)}
+    asked["budget"] = options.budget or (list(_BUDGETS) if options.divergence else 0.0)
     statuses, models = [], []
     for file, each in zip(options.new, new, strict=True):
         changes = rb.ClientChanges.between(old, each)
@@ -64,7 +63,6 @@ def run(options: argparse.Namespace) -> int:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Tell the parser of the sub-command what it takes."""
     parser.usage = "riskband compare OLD NEW [NEW ...] --client COLUMN --num-examples N|COLUMN [options]"
-    again = several()
     add = parser.add_argument
     add("old", help="table with one row per client, measured with the old model", metavar="OLD")
     add("new", nargs="+", help="the same clients with a new model; several share delta", metavar="NEW")
@@ -74,18 +72,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--num-missing", type=int, default=0, metavar="N", help="clients that were asked and did not answer")
     add("--delta", type=float, default=0.05, help="probability that anything certified fails (default: 0.05)")
     numbers = "from above: change (the mean), harmed:0.05 (clients that get worse by more; both are the default), "
-    add("--number", help=f"{numbers}change_quantile:0.9, worst_change:chi2:0.1", **again, nargs="+", metavar="NAME")
+    add("--number", help=f"{numbers}change_quantile:0.9, worst_change:chi2:0.1", **AGAIN, nargs="+", metavar="NAME")
     local = "of harmed and change_quantile: true changes (marginal, default) or those that clients measure (observed)"
     add("--local", type=spelled, choices=SINGLE_LOCAL, default="marginal", help=local)
     add("--next", type=int, metavar="N", help="the largest, second largest, ... change that the next N would measure")
     add("--population", type=int, metavar="N", help="the clients were drawn at random from so many")
-    add("--divergence", type=spelled, choices=sorted(rb.DIVERGENCES), **again, nargs="+", help="worst cases within it")
+    add("--divergence", type=spelled, choices=sorted(rb.DIVERGENCES), **AGAIN, nargs="+", help="worst cases within it")
     add("--budget", type=float, nargs="+", metavar="SIZE", help=f"its sizes (default: {' '.join(map(str, _BUDGETS))})")
-    required = (
-        "'change<=0.01' (non-inferiority), 'harmed:0.02<=0.1', 'next:20:0.02<=3' (do no harm): exit status 0, 1 or 3"
-    )
-    add("--require", help=f"PASS, FAIL or NOT DECIDED: {required}", **again, nargs="+", metavar="NAME<=LIMIT")
+    required = "PASS, FAIL or NOT DECIDED: 'change<=0.01' (non-inferiority), 'harmed:0.02<=0.1', 'next:20:0.02<=3'"
+    add("--require", help=f"{required} (do no harm): exit status 0, 1 or 3", **AGAIN, nargs="+", metavar="NAME<=LIMIT")
     add("--out", help="write the certificates, with all that is needed to verify them", metavar="FILE.json")
     add("--plot", help="draw each client from its old risk to its new one (.png, .svg or .pdf)", metavar="FILE.png")
     add("--json", help="print what --out writes, and nothing else", action="store_true")
-    add("--about", help="what the page says of the evaluation: model=...", **again, nargs="+", metavar="KEY=VALUE")
+    add("--about", help="what the page says of the evaluation: model=...", **AGAIN, nargs="+", metavar="KEY=VALUE")

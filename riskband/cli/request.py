@@ -38,22 +38,10 @@ DEFAULT_PILOT_SHARE = 0.2  # of the clients; the bounds, which are made of the o
 class Request:
     """A table, who answered, what is asked of the answers, and what is written."""
 
-    file: str
+    given: argparse.Namespace  # all options, of several equal values of one the first
     wanted: Wanted
     who: WhoAnswered
     asked: Asked
-    score: str | None = None  # what the scores are called, where the column holds scores
-    higher_is_better: bool | None = None
-    range: tuple[float, float] = (0.0, 1.0)
-    framework: str | None = None
-    noise: str | None = None
-    tune: tuple[str, ...] = ()
-    pilot_share: float = DEFAULT_PILOT_SHARE
-    about: tuple[str, ...] = ()
-    out: str | None = None
-    json: bool = False
-    plot: str | None = None
-    plot_dispersion: str | None = None
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Request:
@@ -63,36 +51,36 @@ class Request:
             for name, each in vars(options).items()
         }
         said = {each: given[each] for each in WhoAnswered.__annotations__ if given[each] is not None}
-        who = {"answered_by": "trainers" if given["framework"] else "fresh"} | said
-        band = "two" if given["plot_dispersion"] else "lower" if given["plot"] else ""
-        given |= {"band": band, "groups": given["group"] is not None}
+        who: Any = {"answered_by": "trainers" if options.framework else "fresh"} | said
+        band = "two" if options.plot_dispersion else "lower" if options.plot else ""
+        given |= {"band": band, "groups": options.group is not None, "budget": given["budget"] or DEFAULT_BUDGETS}
         asked = Asked(**{each.name: given[each.name] for each in fields(Asked)})
         if options.num_examples is None and options.score is None:
             raise TableError(["--num-examples must say how many examples are behind each mean, got none"])
-        made = {"wanted": wanted_of(options, options.num_examples or "1"), "who": who, "asked": asked}
-        return cls(**{each.name: (given | made)[each.name] for each in fields(cls)})
+        return cls(argparse.Namespace(**given), wanted_of(options, options.num_examples or "1"), who, asked)
 
     def risks(self) -> rb.ClientRisks:
         """Read the table; raises `TableError` with all that is wrong with it and with what is asked."""
-        problems = problems_of(self._checks()) + score_problems(self, self.wanted) + self._contradictions()
-        read = partial(read_risks, self.file, self.wanted, framework=self.framework, noise=self.noise, **self.who)
+        problems = problems_of(self._checks()) + score_problems(self.given, self.wanted) + self._contradictions()
+        said = self.given
+        read = partial(read_risks, said.file, self.wanted, framework=said.framework, noise=said.noise, **self.who)
         return answers_of(read, problems)
 
     def scores(self) -> rb.ClientScores:
         """Read a table of scores; raises `TableError` with all that is wrong with it and with what is asked."""
-        usual = Asked(delta=self.asked.delta)
+        usual, said = Asked(delta=self.asked.delta), self.given
         refused = [each.name for each in fields(Asked) if each.name not in _OF_SCORES]
         given = [name for name in refused if getattr(self.asked, name) != getattr(usual, name)]
-        given += [name for name in ("noise", "tune", "plot", "plot_dispersion") if getattr(self, name)]
+        given += [name for name in ("noise", "tune", "plot", "plot_dispersion") if getattr(said, name)]
         given = [name for name in given if name not in ("band", "groups")]
         names = self.of_scores["numbers"]
         problems = self._contradictions()
         problems += problems_of([*self._checks(), *(partial(ScaledNumber.of, name, SCORES) for name in names)])
         if len(self.asked.divergence) > 1:
             problems.append(f"--score takes one --divergence, got {', '.join(self.asked.divergence)}; ask for each")
-        problems += score_problems(self, self.wanted, given)
-        read = partial(read_scores, self.file, self.wanted, framework=self.framework, name=str(self.score), **self.who)
-        return answers_of(partial(read, higher_is_better=bool(self.higher_is_better), ends=tuple(self.range)), problems)
+        problems += score_problems(said, self.wanted, given)
+        read = partial(read_scores, said.file, self.wanted, framework=said.framework, name=str(said.score), **self.who)
+        return answers_of(partial(read, higher_is_better=bool(said.higher_is_better), ends=tuple(said.range)), problems)
 
     @property
     def of_scores(self) -> dict[str, Any]:
@@ -106,21 +94,21 @@ class Request:
         return {"delta": asked.delta, "numbers": numbers, "require": asked.require, **of_next, **shift}
 
     def _checks(self) -> list[Callable[[], object]]:
-        asked = self.asked
+        asked, said = self.asked, self.given
         single = {"--target": asked.target, "--at": asked.at}
         return [
             partial(check_delta, asked.delta),
             partial(resolve_level_method, asked.method),
-            *(partial(resolve_weight, name, called="an objective") for name in self.tune),
-            *([partial(check_pilot_share, self.pilot_share)] if self.tune else []),
+            *(partial(resolve_weight, name, called="an objective") for name in said.tune),
+            *([partial(check_pilot_share, said.pilot_share)] if said.tune else []),
             partial(check_budget, asked.budget),
             partial(check_fraction, "--quantile", asked.quantile),
-            *([partial(check_fraction, "--survival", asked.survival)] if self.score is None else []),
+            *([partial(check_fraction, "--survival", asked.survival)] if said.score is None else []),
             *(partial(resolve, name, called="measure") for name in asked.measure),
-            *(partial(read_requirements if self.score is None else Requirement.of, text) for text in asked.require),
+            *(partial(read_requirements if said.score is None else Requirement.of, text) for text in asked.require),
             *(partial(check_tail_level, level) for level in asked.cvar),
             *(partial(check_fraction, name, value) for name, value in single.items() if value is not None),
-            partial(about, self.about),
+            partial(about, said.about),
             *(
                 partial(check_count, name, value, minimum=1, remedy="it counts clients")
                 for name, value in (("--next", asked.next), ("--population", asked.population))
@@ -133,11 +121,11 @@ class Request:
 
     def _contradictions(self) -> list[str]:
         """What does not go together, or could not be written in the end, found before anything is computed."""
-        asked, has_ball, tunes = self.asked, bool(self.asked.divergence), bool(self.tune)
-        is_counted = "num_missing" in self.who or self.wanted.drop_missing
+        asked, said, has_ball = self.asked, self.given, bool(self.asked.divergence)
+        tunes, is_counted = bool(said.tune), "num_missing" in self.who or self.wanted.drop_missing
         method_too = f"--tune makes the band, so it cannot be {asked.method!r} too; leave out one of the two"
         target, at = asked.target is not None, asked.at is not None
-        pilot, dispersion = self.pilot_share != DEFAULT_PILOT_SHARE, self.plot_dispersion is not None
+        pilot, dispersion = said.pilot_share != DEFAULT_PILOT_SHARE, said.plot_dispersion is not None
         blind = self.who["missing"] != "ignore" and not is_counted
         rules = [
             (tunes and asked.method != "berk_jones", method_too),
@@ -156,8 +144,8 @@ class Request:
             (blind, f"--missing {self.who['missing']} needs --num-missing: how many were asked and did not answer"),
             (dispersion and not asked.measure, "--plot-dispersion needs --measure: it draws these, such as gini"),
         ]
-        tables = [self.file, *([self.wanted.shares] if isinstance(self.wanted.shares, str) else [])]
-        unwritable = output_problems(tables, self.out, plot=self.plot, plot_dispersion=self.plot_dispersion)
+        tables = [said.file, *([self.wanted.shares] if isinstance(self.wanted.shares, str) else [])]
+        unwritable = output_problems(tables, said.out, plot=said.plot, plot_dispersion=said.plot_dispersion)
         return [text for is_wrong, text in rules if is_wrong] + unwritable
 
 

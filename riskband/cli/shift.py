@@ -14,7 +14,7 @@ import numpy as np
 import riskband as rb
 from riskband.answers.responses import ANSWERED_BY, who_made_the_model
 from riskband.checks import check_budget, check_delta, spelled
-from riskband.cli.certify import add_columns, several, write
+from riskband.cli.certify import AGAIN, add_columns, write
 from riskband.cli.request import how_read, output_problems, problems_of, risks_of, wanted_of
 from riskband.cli.terminal import summary_on_networks
 from riskband.report.networks import certified_target, target_requirements
@@ -84,22 +84,21 @@ def _say_next(options: argparse.Namespace, source: rb.ClientRisks, past: dict[st
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Tell the parser of the sub-command what it takes."""
     parser.usage = "riskband shift SOURCE (TARGET | --past FILE ...) --num-examples N|COLUMN [options]"
-    again = several()
     add = parser.add_argument
     add("source", help="table with one row per client of the source network", metavar="SOURCE")
     add("target", help="the same of some clients of the target network", metavar="TARGET", nargs="?")
     past = "tables of earlier networks, or a folder of them: what is estimated of the next one"
-    add("--past", help=past, metavar="FILE", **again, nargs="+")
+    add("--past", help=past, metavar="FILE", **AGAIN, nargs="+")
     add("--alpha", type=float, default=0.1, help="with --past: probability that the next is larger (default: 0.1)")
     add("--num-examples", required=True, metavar="N|COLUMN", help="examples behind each mean")
     add_columns(parser)
     add("--answered-by", type=spelled, choices=ANSWERED_BY, default="fresh", help="as for certify (default: fresh)")
     add("--delta", type=float, default=0.05, help="probability that anything certified fails (default: 0.05)")
-    add("--divergence", type=spelled, choices=sorted(rb.DIVERGENCES), **again, nargs="+", help="default: chi2")
+    add("--divergence", type=spelled, choices=sorted(rb.DIVERGENCES), **AGAIN, nargs="+", help="default: chi2")
     within = "if the target is within it: a bound on its mean risk, and whether the answers refute it"
-    add("--budget", type=float, **again, nargs="+", metavar="SIZE", help=within)
+    add("--budget", type=float, **AGAIN, nargs="+", metavar="SIZE", help=within)
     required = "'target_mean:chi2:0.1<=0.2', 'divergence:chi2<=0.1' (FAIL: refuted): exit status 0, 1 or 3"
-    add("--require", help=f"PASS, FAIL or NOT DECIDED: {required}", **again, nargs="+", metavar="NAME<=LIMIT")
+    add("--require", help=f"PASS, FAIL or NOT DECIDED: {required}", **AGAIN, nargs="+", metavar="NAME<=LIMIT")
     add("--out", help="write the certificates, with all that is needed to verify them", metavar="FILE.json")
     add("--json", help="print what --out writes, and nothing else", action="store_true")
-    add("--about", help="what the page says of the evaluation: model=...", **again, nargs="+", metavar="KEY=VALUE")
+    add("--about", help="what the page says of the evaluation: model=...", **AGAIN, nargs="+", metavar="KEY=VALUE")

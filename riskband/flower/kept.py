@@ -503,9 +503,8 @@ class KeepRisks:
         if round != _LAST and not 1 <= round <= len(self._rounds):
             raise ValueError(f"round must be one of the {len(self._rounds)} kept, from 1, or -1, got {round!r}")
         if not self._rounds:
-            raise ValueError(
-                "no evaluation was kept; give this KeepRisks to the strategy as evaluate_metrics_aggr_fn and start it"
-            )
+            remedy = "give this KeepRisks to the strategy as evaluate_metrics_aggr_fn and start it"
+            raise ValueError(f"no evaluation was kept; {remedy}")
         kept = self._rounds[round if round == _LAST else round - 1]
         if kept.problem or not kept.values:
             raise ValueError(f"round {kept.number} has no risks: {kept.problem or 'no client replied; ask again'}")

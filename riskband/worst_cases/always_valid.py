@@ -201,9 +201,7 @@ def _bad_end(asked: _Asked, answers: ClientRisks | ScaledAnswers, delta: float) 
         limits, value = np.array([_limits(answers, eta) for eta in asked.etas]), (1.0 - asked.point) * kept
         candidates = np.unique(limits)
         # The largest capital grows with the threshold: beyond a rejected one, all are.
-        first = bisect_left(
-            candidates, True, key=lambda risk: _log_peak(value - (limits > risk), 1.0 - value) >= needed
-        )
+        first = bisect_left(candidates, True, key=lambda at: _log_peak(value - (limits > at), 1.0 - value) >= needed)
         return float(candidates[first]) if first < candidates.size else 1.0
     # By Jensen's inequality, whatever the numbers of examples: what is bet on a client depends on no other client.
     plain = ClientRisks(unit.values, unit.num_examples, binary=False)

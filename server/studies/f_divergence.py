@@ -71,9 +71,7 @@ class FDivergenceStudy(Study):
     settings: ClassVar[type[Section]] = Settings
     rules: ClassVar[Mapping[str, Rule]] = {
         "target": lambda target, known: not target or known.get("num_unseen", 2) >= 2,
-        "num_target_clients": lambda number, known: (
-            number <= known.get("num_unseen", number) or not known.get("target")
-        ),
+        "num_target_clients": lambda size, known: size <= known.get("num_unseen", size) or not known.get("target"),
         "require": Study.rules["require"],
         "privacy": lambda noise, known: Study.rules["privacy"](noise, known) and not (noise and known.get("target")),
     }

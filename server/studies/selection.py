@@ -173,9 +173,8 @@ class SelectionStudy(Study):
             met = [_MET[each["meets_target"]]] if has_target else []
             checked = [number(each["unseen"]), VERDICTS[each["holds"]]] if of_unseen else []
             name = escape(each["candidate"]) + (_CHOSEN if each["candidate"] == selection["best"] else "")
-            table.add_row(
-                name, *map(upper_bound, [each["certified_at_most"], *bounds]), number(each["measured"]), *met, *checked
-            )
+            at_most = map(upper_bound, [each["certified_at_most"], *bounds])
+            table.add_row(name, *at_most, number(each["measured"]), *met, *checked)
         return [table]
 
     def lines(self, report: Mapping[str, Any]) -> Iterator[str]:
