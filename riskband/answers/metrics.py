@@ -53,7 +53,8 @@ def metric_problem(name: str, *, binary: bool | None, is_any: bool = False, word
     if found := _term_in(name, _NO_MEANS):
         return (
             f"{name!r} names a score ({found}) that is no mean of one number for each example: limits by the number of "
-            "examples do not hold for it; give the accuracy or the error rate, at a threshold that was fixed beforehand"
+            "examples do not hold for it; give the accuracy or the error rate, at a threshold that was fixed beforehand, "
+            "or say that it is a score (docs/scores.md)"
         )
     if binary is None and (is_any or _term_in(name, _MAY_BE_NONE)):
         return (

@@ -133,7 +133,9 @@ class Sequence:
         if answers is not None:
             if not isinstance(answers, Answered):
                 kinds = "ClientRisks, ClientChanges or ClientScores"
-                raise ValueError(f"answers must be {kinds}, got {type(answers).__name__}; or say values=, num_examples=")
+                raise ValueError(
+                    f"answers must be {kinds}, got {type(answers).__name__}; or say values=, num_examples="
+                )
             stored = answers.to_dict()
             num_missing += stored.pop("num_missing")
             columns = {name: each for name, each in stored.items() if isinstance(each, list)}
@@ -148,7 +150,10 @@ class Sequence:
             rule = f"{', '.join(other)} is asked, a number of {kind_of(other[0]).__name__}"
             raise ValueError(f"{rule}, got {of.__name__}; add those (of={kind_of(other[0]).__name__}), or ask another")
         size = max(map(np.size, columns.values()), default=0)
-        new = {name: plain(np.full(size, each) if np.ndim(each) == 0 else np.asarray(each)) for name, each in columns.items()}
+        new = {
+            name: plain(np.full(size, each) if np.ndim(each) == 0 else np.asarray(each))
+            for name, each in columns.items()
+        }
         if len(set(map(len, new.values()))) != 1 or (self._columns and new.keys() != self._columns.keys()):
             got = ", ".join(f"{len(each)} {name}" for name, each in new.items()) or "nothing"
             known = ", ".join(self._columns or new or ["values", "num_examples"])
