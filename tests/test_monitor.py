@@ -237,6 +237,20 @@ def test_what_cannot_be_monitored_is_refused_with_the_reason(tmp_path, answers, 
         rb.monitor(rb.mean_bound(risks, delta=0.05), rb.ClientScores([0.1, 0.2], False))
 
 
+def test_what_is_not_monitored_and_what_is_taken_as_true_are_said(certificate, answers, capsys):
+    assert of_csv(certificate, answers) == 0
+    said = capsys.readouterr().out
+    assert said.endswith(" Not monitored: cvar:0.9.\n")
+    assert "Today, if all these clients are of one network, with probability" in said
+
+
+def test_a_wrong_day_is_named(tmp_path, certificate, capsys):
+    for day, number in ("1", "0.1"), ("2", "7"):
+        write(tmp_path / f"{day}.csv", ["a,0.1,100", f"b,{number},100"])
+    assert of_csv(certificate, tmp_path) == 2
+    assert f"{tmp_path / '2.csv'}: losses in column 'loss' must lie in [0, 1]" in capsys.readouterr().err
+
+
 def test_only_worst_cases_are_monitored_where_there_are_some():
     """Until the rule was made, a network within its budget raised an alarm against the mean without a shift."""
     risks = rb.ClientRisks(np.arange(40) / 100, N)

@@ -19,7 +19,7 @@ from riskband.answers.files import read_risks, read_scores
 from riskband.answers.scaled import CHANGE, scale_of
 from riskband.cli.certify import add_columns
 from riskband.cli.report import checked
-from riskband.cli.request import output_problems, wanted_of
+from riskband.cli.request import named, output_problems, wanted_of
 from riskband.cli.verify import read_document
 from riskband.report.monitor_page import monitor_page
 from riskband.report.monitored import Monitoring, joined
@@ -64,8 +64,12 @@ def _new_answers(options: argparse.Namespace, known: Mapping[str, Any]) -> tuple
     """
     parts, path = list[Any](), Path(options.answers)
     for each in _parts(path):
-        with suppress(TooFewError):
+        try:
             parts.append(_of_run(each) if each.is_dir() else _of_table(each, options, known))
+        except TooFewError:
+            continue
+        except TableError as error:
+            raise TableError(named(str(each), error) if path.is_dir() else error.problems) from error
     old = len(known.get("values", ()))
     if path.is_dir():
         parts = [each for each in parts if not old or _rows(each.to_dict()) != _rows(known)]
