@@ -244,6 +244,17 @@ def test_what_is_not_monitored_and_what_is_taken_as_true_are_said(certificate, a
     assert "Today, if all these clients are of one network, with probability" in said
 
 
+def test_a_folder_of_other_files_is_seen_to_be_one_and_endings_may_be_capitals(tmp_path, certificate, answers, capsys):
+    (tmp_path / "days").mkdir()
+    (tmp_path / "days" / "notes.txt").write_text("h")
+    assert of_csv(certificate, tmp_path / "days") == 0
+    assert "(tables and complete runs in " in (said := capsys.readouterr().out)
+    assert said.endswith(": 0)\n")
+    answers.rename(tmp_path / "days" / "1.CSV")
+    assert of_csv(certificate, tmp_path / "days") == 0
+    assert "NO ALARM" in capsys.readouterr().out
+
+
 def test_a_wrong_day_is_named(tmp_path, certificate, capsys):
     for day, number in ("1", "0.1"), ("2", "7"):
         write(tmp_path / f"{day}.csv", ["a,0.1,100", f"b,{number},100"])

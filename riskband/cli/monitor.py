@@ -87,7 +87,7 @@ def _parts(path: Path) -> list[Path]:
     """The runs and tables in a folder, in the order of their names; or the path itself."""
     if not path.is_dir() or (path / _REPORT).exists():
         return [path]
-    return [each for each in sorted(path.iterdir()) if each.suffix in _TABLES or (each / _REPORT).exists()]
+    return [each for each in sorted(path.iterdir()) if each.suffix.lower() in _TABLES or (each / _REPORT).exists()]
 
 
 def _of_run(path: Path) -> Any:
@@ -132,9 +132,10 @@ def _check_grown(before: Any, answers: Any, path: str) -> None:
 def _say(options: argparse.Namespace, found: Monitoring | None) -> int:
     """Print and write what was found; return the exit status."""
     if found is None:
-        print(
-            "NOTHING YET: fewer than two new clients have answered", file=sys.stderr if options.json else options.live
-        )
+        path = Path(options.answers)
+        where = f" (tables and complete runs in {path}: {len(_parts(path))})" if path.is_dir() else ""
+        said = f"NOTHING YET: fewer than two new clients have answered{where}"
+        print(said, file=sys.stderr if options.json else options.live)
         return 0
     text = json.dumps(found.to_document(), indent=1, allow_nan=False) + "\n"
     if options.out:
