@@ -189,6 +189,13 @@ def test_scores_of_which_more_is_better(tmp_path, capsys):
     capsys.readouterr()
     assert monitor(made, path, "--column", "auc") == 4
     assert "score_quantile:0.1 at least 0." in capsys.readouterr().out
+    path.write_text("site,loss,auc\n" + "t,0.1,0.9\nu,0.1,0.9\n")  # until it was refused, losses were read as scores
+    for command in (["monitor", str(made), str(path)], ["certify", str(path), *asked[:3]]):
+        assert main(command) == 2
+        assert (
+            "column 'loss' has the name of a loss, where 0 is best, so it cannot be read as AUC"
+            in capsys.readouterr().err
+        )
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def _new_answers(options: argparse.Namespace, known: Mapping[str, Any]) -> tuple
         except TooFewError:
             continue
         except TableError as error:
-            raise TableError(named(str(each), error) if path.is_dir() else error.problems) from error
+            raise TableError(named(str(each), error) if path.is_dir() else list(error.problems)) from error
     old = len(known.get("values", ()))
     if path.is_dir():
         parts = [each for each in parts if not old or _rows(each.to_dict()) != _rows(known)]

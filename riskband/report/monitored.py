@@ -194,8 +194,8 @@ class Monitoring(Shown):
         worst = list(self.claims.values())[int(np.argmax(self.capital[:, at]))]
         return (
             f"{ALARM} at client {self.alarm_at} of {size}: this network is outside of what was certified, above all "
-            f"of {worst.name} {worst.bound} (e-value {e_values[at]:.3g}, an alarm needs {needed}; "
-            f"false alarms, ever: with probability at most {short_delta(added((self.alpha, self.delta)))}). {self.today}"
+            f"of {worst.name} {worst.bound} (e-value {e_values[at]:.3g}, an alarm needs {needed}; false alarms, ever: "
+            f"with probability at most {short_delta(added((self.alpha, self.delta)))}). {self.today}"
         )
 
     @property

@@ -413,7 +413,7 @@ def test_a_pilot_that_is_not_read_is_said_and_gives_no_plan(tables, capsys):
         ([*of_scores, "--higher-is-better", "--percent"], ["--percent needs losses"]),
         ([*of_changes[:5], of_scores[3], "--pilot-num-examples", "n"], ["an old and a new model, got 3"]),
         ([*of_changes[:5], "--pilot-num-examples", "n"], ["--client: the column by which rows match"]),
-        ([*of_changes, "--pilot-num-examples", "m"], [f"{file}: " for file in of_changes[3:5]]),
+        ([*of_changes, "--pilot-num-examples", "m"], [f"{file} must have a column" for file in of_changes[3:5]]),
         (["plan", "mean<=0.2", "--prior", PRIOR, "--num-examples", "9", "--range", "0", "5"], ["--range need --score"]),
     ):
         assert main(asked) == 2
