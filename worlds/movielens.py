@@ -96,25 +96,6 @@ def load_ratings(path: str | Path = DEFAULT_FILE) -> Ratings:
         raise ValueError(f"{file} must hold ratings, but: {error}; {HOW_TO_GET_IT}") from error
 
 
-def made_up_ratings(*, num_people: int, num_films: int, seed: int = 0) -> Ratings:
-    """Return ratings of people who do not exist, for where no file may be asked for: each film has a taste and a fame.
-
-    Everyone has rated half of the films, and gave five stars to a third of these: those nearest to the own taste, by
-    and large, or the best known. Raises ValueError if there are not two people and 20 films.
-    """
-    num_people = checked_count("num_people", num_people, minimum=2, remedy="300 are enough to learn from")
-    num_films = checked_count("num_films", num_films, minimum=20, remedy="100 are enough to learn from")
-    rng = np.random.default_rng(checked_seed(seed))
-    films, fame = rng.standard_normal((num_films, 3)), rng.standard_normal(num_films)
-    tastes = rng.standard_normal((num_people, 3))
-    liking = tastes @ films.T + fame + rng.standard_normal((num_people, num_films))
-    rated = rng.random((num_people, num_films)) < 0.5
-    user, item = np.nonzero(rated)
-    cuts = np.array([np.quantile(row[mask], 2 / 3) for row, mask in zip(liking, rated, strict=True)])
-    rating = np.where(liking[user, item] > cuts[user], TOP_RATING, 3.0)
-    return Ratings(user, item, rating, rng.permutation(user.size).astype(np.float64))
-
-
 def people(ratings: Ratings, *, min_liked: int = MIN_LIKED, num_to_find: int = NUM_TO_FIND) -> tuple[Person, ...]:
     """Return everyone who gave the top rating often enough, in order of user.
 
@@ -255,34 +236,3 @@ def recommendation_losses(
         missed_precision = 1.0 - num_found / np.maximum(num_recommended, 1)
         losses[row] = recall_weight * missed_recall**2 + (1.0 - recall_weight) * missed_precision**2
     return losses
-
-
-def candidate_losses(
-    training: Sequence[Person],
-    clients: Sequence[Person],
-    *,
-    ranks: Sequence[int] = (4, 16, 32),
-    thresholds: Sequence[float] = (0.05, 0.1, 0.2, 0.3, 0.5),
-    recall_weight: float = 0.5,
-    seed: int = 0,
-    **model: float,
-) -> dict[str, FloatArray]:
-    """Return each client's loss under every candidate: a rank of the factorisation with a threshold.
-
-    The item vectors are learnt from all likes of the people for training, none of whom is a client; `seed` and
-    `**model` are those of `item_vectors`, the rest those of `recommendation_losses`. Losses (num_clients,) are returned
-    by name, such as "rank-16,score-0.5". Raises ValueError if somebody is in both groups, or a group or a list of
-    candidates is empty.
-    """
-    if not (training and clients and len(ranks) and len(thresholds)):
-        raise ValueError("training, clients, ranks and thresholds must have at least one entry each, got none; add one")
-    both = {person.user for person in training} & {person.user for person in clients}
-    if both:
-        raise ValueError(f"training and clients must be different people, got {len(both)} in both; split them")
-    histories, num_items = [person.liked for person in training], count_films((*training, *clients))
-    found: dict[str, FloatArray] = {}
-    for rank in ranks:
-        items = item_vectors(histories, num_items=num_items, rank=rank, seed=seed, **model)  # type: ignore[arg-type]
-        losses = recommendation_losses(clients, items, thresholds=thresholds, recall_weight=recall_weight, **model)
-        found |= {f"rank-{rank},score-{cut:g}": losses[:, j] for j, cut in enumerate(thresholds)}
-    return found

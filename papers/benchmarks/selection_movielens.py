@@ -10,16 +10,57 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 
 import riskband as rb
 from riskband.selection import Selection
-from worlds.movielens import DEFAULT_FILE, candidate_losses, load_ratings, people, shuffled
+from worlds.movielens import (
+    DEFAULT_FILE,
+    Person,
+    count_films,
+    item_vectors,
+    load_ratings,
+    people,
+    recommendation_losses,
+    shuffled,
+)
 
 NUM_TRAINING = 1050
 # Every loss is one number of one person, so nothing is said about a risk behind it: the law is that of the losses.
 MEASURED = {"local": "observed", "mean_share": 0.25}
+
+
+def candidate_losses(
+    training: Sequence[Person],
+    clients: Sequence[Person],
+    *,
+    ranks: Sequence[int] = (4, 16, 32),
+    thresholds: Sequence[float] = (0.05, 0.1, 0.2, 0.3, 0.5),
+    recall_weight: float = 0.5,
+    seed: int = 0,
+    **model: float,
+) -> dict[str, np.ndarray]:
+    """Return each client's loss under every candidate: a rank of the factorisation with a threshold.
+
+    The item vectors are learnt from all likes of the people for training, none of whom is a client; `seed` and
+    `**model` are those of `item_vectors`, the rest those of `recommendation_losses`. Losses (num_clients,) are returned
+    by name, such as "rank-16,score-0.5". Raises ValueError if somebody is in both groups, or a group or a list of
+    candidates is empty.
+    """
+    if not (training and clients and len(ranks) and len(thresholds)):
+        raise ValueError("training, clients, ranks and thresholds must have at least one entry each, got none; add one")
+    both = {person.user for person in training} & {person.user for person in clients}
+    if both:
+        raise ValueError(f"training and clients must be different people, got {len(both)} in both; split them")
+    histories, num_items = [person.liked for person in training], count_films((*training, *clients))
+    found: dict[str, np.ndarray] = {}
+    for rank in ranks:
+        items = item_vectors(histories, num_items=num_items, rank=rank, seed=seed, **model)  # type: ignore[arg-type]
+        losses = recommendation_losses(clients, items, thresholds=thresholds, recall_weight=recall_weight, **model)
+        found |= {f"rank-{rank},score-{cut:g}": losses[:, j] for j, cut in enumerate(thresholds)}
+    return found
 
 
 def answers(losses: np.ndarray) -> rb.ClientRisks:

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 import riskband as rb
+from papers.dispersion.lorenz import made_up_ratings
 from riskband.checks import RefusedError
 from riskband.functionals.functional import resolve
 from tests.server.running import run_app
 from worlds import recommendation as world
-from worlds.movielens import fold_in, made_up_ratings
+from worlds.movielens import fold_in
 
 SCENARIO = Path(__file__).resolve().parents[2] / "simulations" / "scenarios" / "movielens.toml"
 

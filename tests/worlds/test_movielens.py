@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from papers.benchmarks.selection_movielens import candidate_losses
 from worlds.movielens import (
     DEFAULT_FILE,
     Person,
     Ratings,
-    candidate_losses,
     fold_in,
     item_vectors,
     load_ratings,
