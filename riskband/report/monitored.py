@@ -28,7 +28,7 @@ from riskband.report.findings import Findings, events_of, findings, is_measured
 from riskband.report.words import added, bound_in_words
 from riskband.wording import confidence, evenly, exactly, rounded_down, rounded_up, rounded_up_strictly, short_delta
 from riskband.wording.shown import Shown
-from riskband.worst_cases.always_valid import DIRECT, ETAS, always_valid, capital_with_late_bets
+from riskband.worst_cases.always_valid import DIRECT, ETAS, always_valid, batch_sizes, capital_with_late_bets
 from riskband.worst_cases.requirements import number_of
 from riskband.worst_cases.scaled import CHANGES, SCORES
 
@@ -202,14 +202,24 @@ class Monitoring(Shown):
     def today(self) -> str:
         """What today's certificates say, in short."""
         said = [f"{name} {bound_in_words(each)}" for name, each in self.certificates.items()]
-        sure = f"Today, with probability at least {confidence(self.delta)} at all times: {'; '.join(said)}. "
+        sure = (
+            f"Today, with probability at least {confidence(self.delta)} at all times, if all clients are of one network"
+        )
         changed = f"Bounds of {', '.join(self.contradicted)} contradict each other: the network changed on the way."
-        return ((sure if said else "") + (changed if self.contradicted else "")).rstrip()
+        return ((f"{sure}: {'; '.join(said)}. " if said else "") + (changed if self.contradicted else "")).rstrip()
 
     @cached_property
     def _today(self) -> dict[str, Certificate | None]:
         names = dict.fromkeys(name for each in self.claims.values() for name in (each.plain, each.name))
-        return {name: _today(self.answers, name, delta=self.delta / len(names)) for name in names}
+        return {name: self._certified(name, self.sizes, delta=self.delta / len(names)) for name in names}
+
+    def _certified(self, name: str, ends: IntArray, *, delta: float) -> Certificate | None:
+        """What is certified after the batches that end there; None if its limits contradict each other."""
+        sizes = np.diff(ends, prepend=0)
+        batches = None if np.all(sizes == 1) else sizes.tolist()
+        with suppress(CrossingError):
+            return always_valid(joined([self.answers], stop=int(ends[-1])), name, delta=delta, batches=batches)
+        return None
 
     @property
     def certificates(self) -> dict[str, Certificate]:
@@ -226,8 +236,10 @@ class Monitoring(Shown):
 
         One without a shift, since a worst case has one end. It ends where the ends would contradict each other.
         """
-        sizes, delta = evenly(self.answers.num_clients - 1, most) + 2, self.delta / len(self._today)
-        looks = (_today(joined([self.answers], stop=size), number, delta=delta) for size in sizes.tolist())
+        places, delta = np.flatnonzero(self.sizes > 1), self.delta / len(self._today)
+        places = places[evenly(places.size, most)]
+        sizes = self.sizes[places]
+        looks = (self._certified(number, self.sizes[: place + 1], delta=delta) for place in places.tolist())
         found = list(takewhile(lambda each: each is not None, looks))
         lower, upper = ([getattr(each, end) for each in found] for end in ("lower", "value"))
         return sizes[: len(found)], np.array(lower), np.array(upper)
@@ -330,9 +342,7 @@ def monitor(
             f"clients that are monitored must be fresh, got answered_by={answers.answered_by!r}: those that helped to "
             "train the model say little of others; ask other clients"
         )
-    sizes = np.ones(len(answers), dtype=np.int64) if batches is None else np.array(batches)
-    if sizes.ndim != 1 or sizes.dtype.kind != "i" or np.any(sizes < 1) or sizes.sum() != len(answers):
-        raise ValueError(f"batches must be numbers of clients, {len(answers)} in all, got {batches!r:.80}; count them")
+    sizes = batch_sizes(batches, num_clients=len(answers))
     scale = answers.scale if isinstance(answers, ScaledAnswers) else RISK
     other = next((each for each in claims.values() if each.scale != scale), None)
     if other is not None:
@@ -346,12 +356,6 @@ def monitor(
         sizes=np.cumsum(sizes),
         capital=np.array([each.capital(answers, sizes) for each in claims.values()]),
     )
-
-
-def _today(answers: Answered, name: str, *, delta: float) -> Certificate | None:
-    with suppress(CrossingError):
-        return always_valid(answers, name, delta=delta)
-    return None
 
 
 def joined(parts: Sequence[Any], *, start: int = 0, stop: int | None = None) -> Any:
