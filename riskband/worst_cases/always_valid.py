@@ -49,8 +49,8 @@ ORDERS = {
 """Where the order of the clients comes from, with what is assumed of it."""
 
 IN_BATCHES = (
-    "the clients come in batches, whose sizes no answer has influenced: each is a further draw, whatever those before it "
-    "answered; within one, clients may be drawn without replacement and come in any order"
+    "the clients come in batches, whose sizes no answer has influenced: each is a further draw, whatever those before "
+    "it answered; within one, clients may be drawn without replacement and come in any order"
 )
 
 DIRECT = {
