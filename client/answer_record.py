@@ -35,7 +35,8 @@ _DAMAGED = f"the file of {FILE_KEY} must hold answers, got another thing; restor
 # Of constants, 64 MB at the most: a federation in training asks about a new model in every round.
 _MOST_KEPT, _MOST_NUMBERS = 64, 2**17
 _GUARANTEES = ("exact", "upper", "upper in expectation", "lower")
-_SAID_ANEW = frozenset({"client_id", "loss", "code_hash", "model_hash", "group", "budget_left"})
+_DRAWN = {"stratum", "cluster", "sampling_weight"}
+_SAID_ANEW = frozenset({"client_id", "loss", "code_hash", "model_hash", "group", "budget_left", *_DRAWN})
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from protocol.hashes import code_hash, model_hash
 from protocol.questions import Answer, CandidatesQuery, ComparisonQuery, HelloAnswer, HelloQuery, LossQuery, Query
 from protocol.secure import questions as secure
 from protocol.weight_sets import separated
-from riskband.checks import RefusedError
+from riskband.checks import RefusedError, check_number
 from riskband.models.losses import get_loss
 
 DEVICE_KEY = "device"
@@ -60,8 +60,8 @@ def answer_question(query: Query, message: Message, context: Context) -> Answer:
         "group": _group(context),
     }
     found, left = _numbers(query, arrays, context)
-    budget = {} if isinstance(query, LossQuery) else {"budget_left": left}
-    answer: Answer = wire.answer_type(query)(**about, **found, **budget)
+    more = _drawn(context.node_config) if isinstance(query, LossQuery) else {"budget_left": left}
+    answer: Answer = wire.answer_type(query)(**about, **found, **more)
     return answer
 
 
@@ -199,6 +199,15 @@ def _group(context: Context) -> str | None:
         from client import simulated  # here: a client that has data of its own does not load it
 
         return simulated.group_name(context.run_config, partition=partition)
+
+
+def _drawn(own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how this client was drawn: ``stratum``, ``cluster`` and ``sampling-weight`` of the node config, if any."""
+    found: dict[str, Any] = {key: checked_name(key, own[key]) for key in ("stratum", "cluster") if key in own}
+    if "sampling-weight" in own:
+        called, remedy = "the node config's 'sampling-weight'", "clients were drawn in proportion to 1 / weight"
+        found["sampling_weight"] = check_number(called, own["sampling-weight"], remedy=remedy)
+    return found
 
 
 def _device(context: Context) -> str:

@@ -7,6 +7,7 @@ an answer claims is not yet checked; only what is annotated is, when a record is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sized
 from dataclasses import dataclass
 from typing import Annotated
@@ -33,6 +34,11 @@ def check_name(key: str, text: str) -> None:
 def _check_left(key: str, number: int) -> None:
     if number < 0:
         raise ValueError(f"{key} must be at least 0, got {number}")
+
+
+def _check_weight(key: str, weight: float) -> None:
+    if not 0.0 < weight < math.inf:
+        raise ValueError(f"{key} must be above 0 and finite, got {weight}")
 
 
 Name = Annotated[str, check_name]
@@ -75,6 +81,10 @@ class LossAnswer:
     code_hash: str
     model_hash: str
     group: Name | None = None  # the group that the client's owner put it into; None: in none
+    # How the client was drawn, as its owner says; see `riskband.answers.design`.
+    stratum: Name | None = None
+    cluster: Name | None = None
+    sampling_weight: Annotated[float, _check_weight] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import log1p, sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import betaln, gammaln
@@ -117,7 +117,8 @@ def betting_upper_bound(
         num_orders = min(_num_orders(size), max(_MOST_PLAYED // size, _LEAST_ORDERS))
         found = client_orders(np.asarray(answers[0], dtype=np.float64), num_orders=num_orders)
         if found is None:
-            return _bound_by_constant_stakes(duals, delta, guess, beside), SORTED_CLIENTS
+            found_alone = constant_stakes_upper_bound(duals, delta=delta, guess=guess, beside=beside)
+            return found_alone, SORTED_CLIENTS
         orders = found
     else:
         orders = np.random.default_rng(seed).permutation(size)[None]
@@ -135,17 +136,26 @@ def betting_upper_bound(
     return value, AVERAGED_BETS if seed is None else "betting"
 
 
-def _bound_by_constant_stakes(
-    duals: Sequence[Dual], delta: float, guess: float, beside: Callable[[float], float] | None
+def constant_stakes_upper_bound(
+    duals: Sequence[Dual],
+    *,
+    delta: float,
+    guess: float = 0.5,
+    beside: Callable[[float], float] | None = None,
+    weights: FloatArray | float = 1.0,
+    spread: float = 1.0,
 ) -> float:
-    """The same with equal parts of the capital on every dual, for clients in any order."""
+    """The same with equal parts of the capital on every dual, for clients in any order.
+
+    Weights and `spread` as of `constant_stakes_upper_mean`: then for mean outcomes E[weight·outcome] / E[weight].
+    """
     size = duals[0].outcomes.size
-    stakes = sharpest_stakes(size, delta)
+    stakes = sharpest_stakes(size, delta) / spread
 
     def log_excess(value: float) -> float:
         needed = np.clip([dual.least_mean(value) for dual in duals], 0.0, 1.0).tolist()
         earned = [
-            log_capital(mean - dual.outcomes, stakes, num_bets=size, largest_loss=1.0 - mean)
+            log_capital(weights * (mean - dual.outcomes), stakes, num_bets=size, largest_loss=1.0 - mean)
             for mean, dual in zip(needed, duals, strict=True)
         ]
         return log_average_excess(np.array(earned), delta)
@@ -277,24 +287,43 @@ def betting_assumptions(name: str, seed: int | None) -> tuple[str, ...]:
     return (*in_order, *chosen_before(seed=(seed if has_seed else None, None)))
 
 
-def constant_stakes_upper_mean(values: FloatArray, *, delta: float, weights: FloatArray | float = 1.0) -> float:
+def constant_stakes_upper_mean(
+    values: FloatArray, *, delta: float, weights: FloatArray | float = 1.0, **how: Any
+) -> float:
     """Upper confidence limit for the mean of independent values in [0, 1]: exact, the same for every order of them.
 
     It grows with every value, so it stays valid if any value is replaced by a larger one. Source: math §2.6. With a
-    weight in [0, 1] of each value, drawn with it, the limit is for E[weight·value] / E[weight]: math §2.12.
+    weight in [0, 1] of each value, drawn with it, the limit is for E[weight·value] / E[weight]: math §2.12. For more
+    see `doubt_of_mean`.
     """
-    doubt = doubt_of_mean(values, delta=delta, weights=weights)
+    doubt = doubt_of_mean(values, delta=delta, weights=weights, **how)
     guess = float(np.average(values, weights=np.broadcast_to(weights, values.shape)))
     return _first_rejected(lambda mean: doubt(mean) + float(np.log(delta)), values.size, guess=guess)
 
 
-def doubt_of_mean(values: FloatArray, *, delta: float, weights: FloatArray | float = 1.0) -> Callable[[float], float]:
-    """Return, by the mean, the logarithm of the capital that `constant_stakes_upper_mean` compares with 1/delta."""
-    stakes = sharpest_stakes(values.size, delta)
+def doubt_of_mean(
+    values: FloatArray,
+    *,
+    delta: float,
+    weights: FloatArray | float = 1.0,
+    spread: float = 1.0,
+    odds: float = 1.0,
+    is_share: bool = False,
+) -> Callable[[float], float]:
+    """Return, by the mean, the logarithm of the capital that `constant_stakes_upper_mean` compares with 1/delta.
+
+    Of weights that no answer has to do with, the root mean square may be given as `spread`: stakes are larger then.
+    With `odds` > 1 it is about the mean of any law whose density to that of the values varies by at most this factor:
+    math §7.6. Of a share, of values 0 and 1, there is one stake for each candidate: that of a coin.
+    """
+    deviations, scale = np.ones(1) if is_share else _DEVIATIONS, float(np.sqrt(odds))
+    stakes_of_one = sharpest_stakes(values.size, delta, deviations) / spread
 
     def log_earned(mean: float) -> float:
-        gains = weights * (mean - values)
-        return log_capital(gains, stakes, num_bets=values.size, largest_loss=1.0 - mean)
+        stakes = stakes_of_one / np.sqrt(max(mean * (1.0 - mean), 1e-12)) if is_share else stakes_of_one
+        gains = weights * (mean - values) / scale
+        gains = np.where(gains < 0.0, odds * gains, gains)
+        return log_capital(gains, stakes, num_bets=values.size, largest_loss=scale * (1.0 - mean))
 
     return log_earned
 

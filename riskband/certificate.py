@@ -163,7 +163,8 @@ class Certificate(Drawn):
         function, given = str(self.recipe.get("function")), self._given
         if isinstance(given.get("number"), str):
             return str(given["number"])
-        points = map(given.get, _PARAMETERS)
+        left = "population" if {"above", "num_next"} <= given.keys() else ""  # of which a requirement says nothing
+        points = (given.get(each) for each in _PARAMETERS if each != left)
         single = (each[0] if isinstance(each, list) and len(each) == 1 else each for each in points)
         parts = [
             each if isinstance(each, str) else exactly(each) for each in single if isinstance(each, (str, float, int))
@@ -215,15 +216,19 @@ class Certificate(Drawn):
         )
 
     @property
-    def is_from_below(self) -> bool:
-        """Whether the upper end is infinite, or only that of the range of a score, so that `lower` is the bound."""
-        if self.is_open:
-            return True
-        answers = self.recipe.get("answers")
-        top = answers.get("high") if isinstance(answers, Mapping) else None
-        return (
-            top is not None and self.lower is not None and "share" not in self.kind and bool(np.all(self.value == top))
+    def ends(self) -> tuple[FloatArray | None, FloatArray | None]:
+        """The lower and the upper bound; None for an end of the range of changes or scores, which says nothing."""
+        found, bounds = self.recipe.get("answers"), (self.lower, None if self.is_open else self.value)
+        answers = found if isinstance(found, Mapping) else {}
+        ends = (-1.0, 1.0) if {"old", "num_examples"} <= answers.keys() else (answers.get("low"), answers.get("high"))
+        if None not in ends and self.kind in ("harmed", "score_share"):
+            ends = 0.0, 1.0
+        ends = ends if self.num_digits else (None, None)  # a number of clients says something at its ends, too
+        lower, upper = (
+            None if bound is None or np.all(bound == end) else np.asarray(bound)
+            for bound, end in zip(bounds, ends, strict=True)
         )
+        return lower, upper
 
     @property
     def statement(self) -> str:
@@ -303,8 +308,9 @@ class Certificate(Drawn):
     @property
     def _curve(self) -> str:
         names = " and ".join(name.replace("_", " ") for name in self.axes)
-        sides = "is at most the given curve" if self.lower is None else "lies between the given curves"
-        sides = "is at least the given curve" if self.is_from_below else sides
+        lower, upper = self.ends
+        sides = "is at least the given curve" if upper is None else "lies between the given curves"
+        sides = "is at most the given curve" if lower is None else sides
         return f"{sides}, for every {names} at once"
 
     @property
@@ -327,14 +333,15 @@ class Certificate(Drawn):
         return rounded_up_strictly(point) if axis == "threshold" and self.lower is None and is_long else exactly(point)
 
     def _bound_at(self, place: tuple[int, ...]) -> str:
-        digits, is_curve = self.num_digits, bool(self.axes)
-        upper = "" if self.is_open else rounded_up(np.asarray(self.value)[place], digits)
-        if self.lower is None:
-            return upper if is_curve else f"is at most {upper}"
-        lower = rounded_down(np.asarray(self.lower)[place], digits)
-        if self.is_from_below:
+        digits, is_curve, (low, high) = self.num_digits, bool(self.axes), self.ends
+        lower = "" if low is None else rounded_down(low[place], digits)
+        upper = "" if high is None else rounded_up(high[place], digits)
+        if lower and upper:
+            return f"{lower} to {upper}" if is_curve else f"lies between {lower} and {upper}"
+        if lower:
             return f"{lower} or more" if is_curve else f"is at least {lower}"
-        return f"{lower} to {upper}" if is_curve else f"lies between {lower} and {upper}"
+        none = "not bounded by these answers"
+        return upper or none if is_curve else f"is at most {upper}" if upper else f"is {none}"
 
     def __eq__(self, other: object) -> bool:
         """Whether both have the same content; verification, which allows for rounding, is another matter."""

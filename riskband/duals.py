@@ -8,19 +8,33 @@ nondecreasing in the risk of a client. The outcome of a client is a number g wit
   spread of the mean losses is then left out.
 
 Which form is used, and the grids, depend on the question and on the kind of loss, never on the answers.
+
+The bounds themselves know clients that are no independent draws from the network (math §7.6): a unit is then a client,
+or a cluster of clients with the mean of their outcomes, and counts with its weight; clients that were asked and did not
+answer count with a limit for the mean of all of these. Stakes are constant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import bdtr, gammaln
 
 from riskband.answers.counts import BoolArray
 from riskband.answers.risks import EQUAL_BY_DESIGN, ClientRisks
-from riskband.betting import Dual
+from riskband.betting import (
+    CONSTANT_STAKES,
+    Dual,
+    betting_assumptions,
+    betting_upper_bound,
+    betting_upper_means,
+    constant_stakes_upper_bound,
+    constant_stakes_upper_mean,
+)
 from riskband.checks import FloatArray
 from riskband.search import bisect
 
@@ -32,6 +46,8 @@ _LEAST_GAP = 1e-10  # far above what rounding makes of such sums
 _LARGEST_SHIFT = 1e4  # what a larger one would gain could not be seen
 _MOST_POWERS = 500  # of a series; what is beyond counts with the last of them
 _MOST_AT_ONCE = 10**7  # numbers in memory
+# Of delta, for the mean of clients that did not answer. They are fewer than those that did, mostly.
+_PART_OF_SILENT = 0.25
 UNIFORM = (np.arange(200) + 0.5) / 200  # risks that nobody has seen, to begin with
 
 
@@ -250,3 +266,95 @@ def pole_duals(risks: ClientRisks, budget: float) -> list[Dual]:
 def _powers(risks: ClientRisks) -> FloatArray:
     """1, 2, … up to the powers that counts tell of, or to so many that the rest is of no weight."""
     return np.arange(1.0, min(int(risks.num_examples.max()), _MOST_POWERS) + 1.0)
+
+
+def upper_mean(risks: ClientRisks, outcomes: FloatArray, *, delta: float, is_share: bool = False) -> float:
+    """Upper confidence limit for the mean over the network of outcomes in [0, 1], shape (num_clients,).
+
+    It grows with every outcome. Those of a share are 0 and 1, mostly.
+    """
+    weights, spread = _weights(risks)
+    is_share &= risks.design is None or risks.design.weights is None  # with weights, a coin's deviation says nothing
+    (values,), rest = _of_units(risks, [outcomes], delta, is_share=is_share)
+    return constant_stakes_upper_mean(values, delta=rest, weights=weights, spread=spread, is_share=is_share)
+
+
+class Limit(NamedTuple):
+    """An upper limit by bets, the name of its method, and what that assumes beyond the draw of the clients."""
+
+    value: float
+    method: str
+    assumptions: tuple[str, ...]
+
+    @classmethod
+    def of(cls, value: float, method: str, seed: int | None) -> Limit:
+        """With what bets by a method of that name assume."""
+        return cls(value, method, betting_assumptions(method, seed))
+
+
+def mean_upper_limit(risks: ClientRisks, outcomes: FloatArray, *, delta: float, seed: int | None) -> Limit:
+    """`upper_mean`; with a seed by bets in its order, if every answer is as it was given."""
+    _refuse_order(risks, seed)
+    if seed is None or not risks.are_answers_certain:
+        return Limit.of(upper_mean(risks, outcomes, delta=delta), CONSTANT_STAKES, seed)
+    (found,), name = betting_upper_means([outcomes], delta=delta, seed=seed)
+    return Limit.of(found, name, seed)
+
+
+def dual_upper_limit(
+    risks: ClientRisks,
+    duals: Sequence[Dual],
+    *,
+    delta: float,
+    seed: int | None,
+    beside: Callable[[float], float] | None = None,
+) -> Limit:
+    """`betting_upper_bound` from answers; `beside` another gambler only if the clients are independent draws."""
+    _refuse_order(risks, seed)
+    if risks.are_independent:
+        given = risks.values, risks.num_examples
+        return Limit.of(*betting_upper_bound(duals, given, delta=delta, seed=seed, beside=beside), seed)
+    outcomes, rest = _of_units(risks, [dual.outcomes for dual in duals], delta)
+    of_units = [replace(dual, outcomes=values) for dual, values in zip(duals, outcomes, strict=True)]
+    weights, spread = _weights(risks)
+    found = constant_stakes_upper_bound(of_units, delta=rest, weights=weights, spread=spread)
+    return Limit.of(found, CONSTANT_STAKES, seed)
+
+
+def upper_quantile(risks: ClientRisks, numbers: FloatArray, *, tail: float, delta: float) -> float:
+    """Upper confidence limit for the number, of these of clients, shape (num_clients,), beyond which a `tail` lies.
+
+    It is the smallest of them such that the share beyond it is bounded by the tail, or 1.
+    """
+    points = np.unique(numbers)
+    low, high = 0, points.size
+    while low < high:
+        middle = (low + high) // 2
+        is_enough = upper_mean(risks, (numbers > points[middle]).astype(np.float64), delta=delta, is_share=True) <= tail
+        low, high = (low, middle) if is_enough else (middle + 1, high)
+    return float(points[low]) if low < points.size else 1.0
+
+
+def _refuse_order(risks: ClientRisks, seed: int | None) -> None:
+    """Raise ValueError for a seed where clients are not independent draws: bets in an order are not derived there."""
+    if seed is not None:
+        risks.require_independent(f"seed={seed}, a bound by bets in an order,")
+
+
+def _weights(risks: ClientRisks) -> tuple[FloatArray | float, float]:
+    return (1.0, 1.0) if risks.design is None else (risks.design.unit_weights, risks.design.spread)
+
+
+def _of_units(
+    risks: ClientRisks, outcomes: list[FloatArray], delta: float, *, is_share: bool = False
+) -> tuple[list[FloatArray], float]:
+    """Outcomes of units, also of those that did not answer, and what is left of delta."""
+    odds = risks.silent_odds
+    if risks.design is not None:
+        return [risks.design.per_unit(each) for each in outcomes], delta
+    if not 1.0 < odds < np.inf:
+        return [risks.worst_completion(each) for each in outcomes], delta
+    part = _PART_OF_SILENT * delta / len(outcomes)
+    limits = [constant_stakes_upper_mean(each, delta=part, odds=odds, is_share=is_share) for each in outcomes]
+    silent = [np.append(each, np.full(risks.num_missing, top)) for each, top in zip(outcomes, limits, strict=True)]
+    return silent, (1.0 - _PART_OF_SILENT) * delta

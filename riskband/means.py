@@ -10,9 +10,9 @@ import numpy as np
 
 from riskband.answers.histogram import Histogram, PlainAnswers, clients_above
 from riskband.answers.risks import ClientRisks, shared_assumptions
-from riskband.betting import betting_assumptions, betting_upper_means
 from riskband.certificate import Certificate, recipe
 from riskband.checks import check_choice, check_delta, check_optional_seed
+from riskband.duals import mean_upper_limit
 from riskband.wording import chosen_before
 
 
@@ -55,13 +55,12 @@ def mean_bound(risks: PlainAnswers, *, delta: float, method: str = "betting", se
         risks.require_certain_answers(f"method={method!r}", "method='betting' or method='hoeffding'")
         if is_counted:
             raise ValueError(f"method must be 'betting' or 'hoeffding' for counts, got {method!r}; use betting")
-    name = method
+    name, assumed = method, tuple[str, ...]()
     if method == "betting":
         bounded = risks.bounded(risks.values)
-        # An order needs every answer as it was given; counts in bins are no answers.
-        has_order = risks.are_answers_certain and not is_counted
-        completed = risks.worst_completion(bounded.in_unit)
-        (found,), name = betting_upper_means([completed], delta=delta, seed=seed if has_order else None)
+        # Counts in bins are no answers, and have no order.
+        order = None if is_counted else seed
+        found, name, assumed = mean_upper_limit(risks, bounded.in_unit, delta=delta, seed=order)
         value = bounded.from_unit(found)
     else:
         value = MEAN_BOUNDS[method](risks, delta)
@@ -71,9 +70,9 @@ def mean_bound(risks: PlainAnswers, *, delta: float, method: str = "betting", se
         delta=delta,
         method=name,
         assumptions=(
-            *shared_assumptions(risks),
+            *shared_assumptions(risks, knows_draws=method == "betting"),
             *answers.own_assumptions,
-            *betting_assumptions(name, seed),
+            *assumed,
             *chosen_before(method=(method, "betting")),
         ),
         recipe=recipe("mean_bound", {"delta": delta, "method": method, "seed": seed}, answers),

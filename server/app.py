@@ -112,7 +112,7 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
 
 def _settings(config: RunConfig, ledger: Ledger, display: RunDisplay) -> dict[str, Any]:
     """Those of every strategy: how it asks, and what is assumed of who answers."""
-    as_they_are = {"quorum", "node_timeout", "reply_timeout", "missing", "contamination", "answered_by"}
+    as_they_are = {"quorum", "node_timeout", "reply_timeout", "missing", "contamination", "answered_by", "design"}
     return {
         **config.asking.model_dump(include=as_they_are),
         "requirements": config.question.require,

@@ -15,13 +15,13 @@ from client.evaluator import NO_MODEL, is_evaluator_setting
 from client.identity import client_id
 from protocol.mechanisms import mechanism_of
 from protocol.models import BUILT_IN_MODELS, MAX_NUM_CLASSES, ROBUSTBENCH, is_model_name
-from riskband.answers.responses import ANSWERED_BY, MISSING
+from riskband.answers.responses import ANSWERED_BY, MISSING, check_missing
 from riskband.bands.methods import resolve_level_method
 from riskband.models.evaluation import DEVICES
 from riskband.models.losses import LOSSES, OWN
 from riskband.report.words import about
 from riskband.worst_cases.always_valid import DIRECT
-from riskband.worst_cases.requirements import Requirement, is_of_next
+from riskband.worst_cases.requirements import Requirement, is_of_next, read_requirements
 from riskband.worst_cases.scaled import CHANGES
 from server.run.folder import FIGURE_SUFFIXES
 from server.sections import (
@@ -41,6 +41,7 @@ from server.sections import (
     rule,
 )
 from strategies.asking.replies import num_needed
+from strategies.certifying import design_asked
 from worlds.corruptions import CorruptionShift, corruption_shift
 from worlds.datasets import BUNDLED_DATASETS, BaseData, load_dataset
 from worlds.population import Population, spec_from_config
@@ -208,7 +209,7 @@ def families(required: Iterable[str]) -> set[str]:
 
 def _requirement(text: str) -> str:
     """Return a requirement as it is written; raises ValueError, also for what counts examples."""
-    found = Requirement.of(text)
+    (found,) = read_requirements(text)
     if found.number.counts_examples:
         raise ValueError
     return str(found)
@@ -248,6 +249,7 @@ _PLAIN = {
     "answered_by": "fresh",
     "contamination": 0,
     "privacy": "",
+    "design": "",
 }
 
 
@@ -266,8 +268,9 @@ class Asking(Section):
 
     client_ids: Literal["numbered", "any"]
     quorum: float = Field(gt=0, le=1, description="the fraction of num-clients that must answer")
-    missing: Annotated[str, one_of(MISSING)] = Field(
-        description=f"use one of {', '.join(MISSING)}, for clients without valid answer; with a cost-bound only ignore"
+    missing: Annotated[str, rule(check_missing)] = Field(
+        description=f"use one of {', '.join(MISSING)}, for clients without valid answer, or for f_divergence odds:3; "
+        "with a cost-bound only ignore"
     )
     answered_by: Annotated[str, one_of(ANSWERED_BY)] = Field(
         description=f"use one of {', '.join(ANSWERED_BY)}; fresh: the clients had no part in making the model"
@@ -281,10 +284,15 @@ class Asking(Section):
         "with noise local is marginal or counted, for wasserstein the protocol one-round, cost-bound 0, no box at a "
         "layer and no smoothing; not for secure_histogram or comparison, nor with an evaluator or required next clients"
     )
+    design: Annotated[str, rule(lambda text: design_asked(text) is not None)] = Field(
+        description='give "strata:north=0.4,south=0.6", "weights:LARGEST", "clusters" or "clusters,strata:…", or "" of '
+        "independent clients; for f_divergence alone, with num-unseen 0, no target, privacy or contamination, and "
+        "missing ignore"
+    )
     ask: Literal["all", "until-decided"] = Field(
         description='use "all", or "until-decided", for which something is required, of risks no other number than '
         f"{', '.join(DIRECT)}; strategy is f_divergence without target, or comparison, local marginal, missing ignore, "
-        'answered-by fresh, contamination 0, and privacy ""'
+        'answered-by fresh, contamination 0, privacy "" and design ""'
     )
     batch_size: Count = Field(description="so many clients are asked at once until it is decided; 1 or more")
     max_clients: Annotated[int, rule(lambda number: number != 1)] = Field(
@@ -302,6 +310,14 @@ class Asking(Section):
     rules: ClassVar[Mapping[str, Rule]] = {
         "privacy": lambda noise, known: (
             not noise or not (known.get("evaluator") or any(map(is_of_next, known.get("require", ()))))
+        ),
+        "missing": lambda missing, known: missing in MISSING or known.get("strategy", "") == "f_divergence",
+        "design": lambda design, known: (
+            not design
+            or (
+                (known.get("strategy", "f_divergence"), known.get("missing", "ignore")) == ("f_divergence", "ignore")
+                and not any(known.get(name) for name in ("num_unseen", "target", "privacy", "contamination"))
+            )
         ),
         "contamination": lambda number, known: (
             number == 0

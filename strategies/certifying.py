@@ -8,6 +8,7 @@ from typing import Any, TypeGuard
 
 import riskband as rb
 from protocol.mechanisms import steps_of
+from riskband.checks import float_of
 from riskband.models.losses import get_loss
 from riskband.worst_cases.requirements import certificates_of, numbers_alone, numbers_behind, read_requirements
 from strategies.asking.query import QueryStrategy, RoundOutcome
@@ -27,6 +28,43 @@ class Conclusion:
     band: rb.Band | None = None  # what curves are read off, if it has both sides
 
 
+def design_asked(text: str) -> dict[str, Any]:
+    """Read how clients were drawn: "strata:north=0.4,south=0.6", "weights:5" up to the largest, "clusters", or "".
+
+    Clusters in strata are "clusters,strata:…". Each client says its own stratum, weight or cluster. Raises ValueError.
+    """
+    found: dict[str, Any] = {}
+    rest = text.removeprefix("clusters").removeprefix(",") if text.startswith("clusters") else text
+    if rest != text:
+        found["clusters"] = True
+    kind, _, said = rest.partition(":")
+    if kind == "strata":
+        shares = [each.rpartition("=") for each in said.split(",")]
+        found["shares"] = {name.strip(): float_of(share) for name, _, share in shares}
+    elif kind == "weights":
+        found["largest_weight"] = float_of(said)
+    elif rest:
+        raise ValueError(f"a design must be strata:NAME=SHARE,…, weights:LARGEST or clusters, got {text!r:.80}")
+    return found
+
+
+def _design_of(asked: Mapping[str, Any], answers: Sequence[Any]) -> dict[str, Any] | None:
+    """The design of the clients that answered; raises ValueError, which names one, if a client did not say its part."""
+    if not asked:
+        return None
+    said = {"clusters": "cluster", "shares": "stratum", "largest_weight": "sampling_weight"}
+    named = {"shares": "strata", "largest_weight": "weights"}
+    found = {name: value for name, value in asked.items() if name != "clusters"}
+    for name in asked:
+        found[named.get(name, name)] = [getattr(answer, said[name]) for answer in answers]
+        if absent := [each.client_id for each in answers if getattr(each, said[name]) is None]:
+            key = said[name].replace("_", "-")
+            raise ValueError(
+                f"every client must say its {key} in its node config, got none of {absent[0]}; add it there"
+            )
+    return found
+
+
 @dataclass(eq=False, kw_only=True)
 class CertifyingStrategy(QueryStrategy):
     """Ask every client one question and certify from the answers; `start(grid, arrays).conclusion` is a `Conclusion`.
@@ -41,6 +79,8 @@ class CertifyingStrategy(QueryStrategy):
     missing: str = "ignore"
     contamination: int = 0
     answered_by: str = "fresh"
+    # How the clients were drawn, if not independently; see `design_asked`.
+    design: str = ""
     # Of all that the strategy draws, such as the order in which the bound on the mean looks at the clients. Fixed
     # before any of them is asked.
     seed: int | None = None
@@ -106,6 +146,7 @@ class CertifyingStrategy(QueryStrategy):
             binary=is_binary,
             num_missing=len(outcome.failures),
             noise=noise,
+            design=_design_of(design_asked(self.design), outcome.answers),
             **self.who_answered,
         )
 

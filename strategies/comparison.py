@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import riskband as rb
 from protocol.questions import ComparisonAnswer
 from riskband.models.losses import get_loss
-from riskband.report.compared import USUAL_CHANGES
 from strategies.asking.query import RoundOutcome
 from strategies.certifying import CertifyingStrategy, Conclusion, by_file
 
@@ -40,10 +38,8 @@ class Comparison(CertifyingStrategy):
 
     def conclude(self, outcome: RoundOutcome[ComparisonAnswer]) -> ComparisonConclusion:
         """Return the certificates that the valid answers give; see `QueryStrategy.conclude`."""
-        # Asked for, they share the run's delta, however few clients there are.
-        numbers = () if self.requirements else USUAL_CHANGES
-        asked: dict[str, Any] = {"numbers": numbers, "require": self.requirements}
-        return self.concluded(outcome, rb.compare(self.answered(outcome), delta=self.delta, **asked).certificates)
+        found = rb.compare(self.answered(outcome), delta=self.delta, require=self.requirements)
+        return self.concluded(outcome, found.certificates)
 
     def concluded(
         self, outcome: RoundOutcome[ComparisonAnswer], found: Mapping[str, rb.Certificate]

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 import riskband as rb
-from riskband.answers.histogram import PlainAnswers
+from riskband.answers.histogram import PlainAnswers, clients_above
 from riskband.functionals.quantiles import SINGLE_LOCAL
+from riskband.report.asked import are_few, next_of_few
 from riskband.wording import exactly
 from riskband.worst_cases.requirements import budgets_beside
 from strategies.asking.query import RoundOutcome
@@ -29,7 +30,9 @@ class FDivergenceConclusion(Conclusion):
     # threshold and budget. The others have parts of delta of their own: the mean, the share, what is required, and for
     # each divergence the worst means at all budgets asked. Where answers are not what the clients measured (noise,
     # counts, clients that are missing and count as the worst, or may be wrong) the worst means are read off the band.
-    band: rb.Band
+    # Of clients that are no independent draws there is neither a band nor what is read off it.
+    # If nothing is required of few clients, "next_client" comes first; its probability may stand beside delta.
+    band: rb.Band | None
 
 
 @dataclass(eq=False, kw_only=True)
@@ -56,26 +59,35 @@ class FDivergence(BandStrategy):
         single = risks if isinstance(risks, rb.ClientRisks) and self.local in SINGLE_LOCAL else None
         has_share = single is not None and share not in required
         num_own = ("mean" not in required) + has_share + len(self.own_numbers(risks, required))
-        part = self.delta / (1 + num_own + (bet_on is not None) * sum(sizes.size > 0 for sizes in budgets.values()))
-        band = rb.band(risks, sides="two", delta=part, **self.band_settings)
+        has_band = not isinstance(risks, rb.ClientRisks) or risks.are_independent
+        num_parts = has_band + num_own + (bet_on is not None) * sum(sizes.size > 0 for sizes in budgets.values())
+        certificates, part = dict[str, rb.Certificate](), self.delta / num_parts
+        if bet_on is not None and not required and are_few(bet_on, delta=self.delta):
+            certificates, part = next_of_few(bet_on, delta=self.delta, num_others=num_parts)
+        band = rb.band(risks, sides="two", delta=part, **self.band_settings) if has_band else None
         found = self.certificates_required(risks, required, delta=part, band=band)
-        mean = found.get("mean") or rb.mean_bound(risks, delta=part, seed=self.seed)
-        certificates = {"mean": mean, "survival": rb.survival(band, thresholds=self.thresholds)}
+        seed = self.seed if has_band else None
+        certificates["mean"] = found.get("mean") or rb.mean_bound(risks, delta=part, seed=seed)
+        if band is not None:
+            certificates["survival"] = rb.survival(band, thresholds=self.thresholds)
         if single is not None and has_share:
             asked = [self.breakdown_threshold]
             certificates["share"] = rb.survival(single, thresholds=asked, delta=part, local=self.local)
         for name, sizes in budgets.items():
             if sizes.size:
-                own: dict[str, Any] = {} if bet_on is None else {"delta": part, "seed": self.seed}
-                worst = rb.worst_case_mean(band if bet_on is None else bet_on, divergence=name, budget=sizes, **own)
-                certificates[f"worst_case_mean_{name}"] = worst
-            certificates[f"worst_case_cdf_{name}"] = rb.worst_case_cdf(
-                band, divergence=name, budget=np.asarray(self.budgets, dtype=np.float64), thresholds=self.thresholds
-            )
+                own: dict[str, Any] = {} if bet_on is None else {"delta": part, "seed": seed}
+                source: Any = band if bet_on is None else bet_on
+                certificates[f"worst_case_mean_{name}"] = rb.worst_case_mean(
+                    source, divergence=name, budget=sizes, **own
+                )
+            if band is not None:
+                certificates[f"worst_case_cdf_{name}"] = rb.worst_case_cdf(
+                    band, divergence=name, budget=np.asarray(self.budgets, dtype=np.float64), thresholds=self.thresholds
+                )
         certificates |= by_file({name: each for name, each in found.items() if name != "mean"})
         return FDivergenceConclusion(
             outcome=outcome,
-            risks=band.risks,
+            risks=clients_above(risks),
             certificates=certificates,
             required=found,
             band=band,

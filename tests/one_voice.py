@@ -112,11 +112,18 @@ def _two_numbers(entries: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _shares(report: Mapping[str, Any], entries: Mapping[str, Any], *, delta: float | None) -> Iterator[str]:
-    """Parts of delta that add up to more than it; certificates in no event, or with another delta than theirs."""
+    """Parts of delta that add up to more than it; certificates in no event, or with another delta than theirs.
+
+    Where nothing is required of few clients, so that they would have no tail, the next one may be above the largest of
+    K with probability 1 / (K + 1) beside delta.
+    """
     findings = report.get("findings")
     if findings is None:
         return
     whole = findings["delta"] if delta is None else delta
+    num_clients = report.get("network", {}).get("num_answered", np.inf)
+    if delta is not None and report.get("gate") is None and 0.9**num_clients > delta / 3.0:
+        whole += 1.0 / (num_clients + 1.0)
     spent = sum(event["delta"] for event in findings["events"])
     if spent > whole * (1.0 + 1e-9):
         yield f"the events have deltas that add up to {spent:g}, more than {whole:g}"

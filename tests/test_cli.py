@@ -907,7 +907,7 @@ def test_few_clients_say_most_of_the_next_one(tmp_path, losses, capsys, num_clie
     assert run(*asked) == 0
     printed, found = capsys.readouterr().out, certificates(out)
     of_next = rank / (num_clients + 1)
-    assert list(found) == ["next:1:1", "mean"]
+    assert list(found) == ["next_client", "mean"]
     one, mean = found.values()
     assert (one.value, one.delta) == (np.sort(answers)[-rank], pytest.approx(of_next))
     assert (mean.value, mean.delta) == (rb.mean_bound(rb.ClientRisks(answers, 100), delta=of_mean).value, of_mean)

@@ -1,6 +1,7 @@
 """`riskband compare` and `riskband certify --score`, used as a user would."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -9,6 +10,7 @@ from scipy.stats import beta
 
 import riskband as rb
 from riskband.cli import main
+from riskband.wording import rounded_down, rounded_up
 
 K, N = 40, 500
 RNG = np.random.default_rng(7)
@@ -77,6 +79,20 @@ def test_several_new_models_share_delta(tmp_path, old, new, capsys):
     assert compare(old, new, again, "--number", "change") == 0
     printed = capsys.readouterr().out
     assert printed.count("with probability at least 0.975 this holds") == 2
+    of_all = (
+        "\nwith probability at least 0.95 all that is said of these 2 new models holds (delta = 0.05, shared among 2"
+    )
+    assert printed.count(of_all) == 1
+    few = {"site": NAMES[:9], "n": [N] * 9}
+    loss = (WRONG[:9] / N).tolist()
+    one = table(tmp_path / "one.csv", {"loss": loss, **few})
+    others = [table(tmp_path / f"{k}.csv", {"loss": [loss[0] + 1 / N, *loss[1:]], **few}) for k in range(2)]
+    assert compare(one, *others) == 0  # the largest of nine is below the next one with probability 1/10
+    printed = capsys.readouterr().out
+    assert printed.count("with probability at least 0.875 all of this holds together") == 2
+    said = "with probability at least 0.75 all that is said of these 2 new models holds (delta = 0.25, shared among 2"
+    assert printed.count(said) == 1
+    assert "measured worse at 1 client, better at 0, the same at the others" in printed
     assert compare(old, new, again, "--json") == 2
     assert "--out, --json and --plot are for one new model" in capsys.readouterr().err
 
@@ -85,6 +101,70 @@ def test_the_next_changes_under_a_shift(old, new, capsys):
     assert compare(old, new, "--next", 3, "--divergence", "chi2", "--budget", 0, 0.1) == 0
     printed = capsys.readouterr().out
     assert "budget 0: at most 1 of 3 measure a change of the risk above" in printed
+
+
+def test_how_many_of_the_next_get_worse_is_required(tmp_path, old, new, scores, capsys):
+    out, worse = tmp_path / "next.json", np.sum((WORSE - BETTER) / N > 0.002)
+    changes = rb.ClientChanges(WRONG / N, (WRONG + WORSE - BETTER) / N, N, names=NAMES)
+    bound = rb.next_clients(changes, 20, above=0.002, delta=0.05)
+    assert bound.value > 20 * worse / K > bound.lower
+    for asked, status, verdict in (
+        (f"0.002<={bound.value:g}", 0, "PASS"),
+        (f"0.002<={bound.lower:g}", 3, "NOT DECIDED"),
+        ("-0.5<=9", 1, "FAIL"),
+    ):
+        assert compare(old, new, "--require", f"next:20:{asked}", "--out", out) == status
+        printed = capsys.readouterr().out
+        assert f"{verdict}: next:20:{asked} is required" in printed
+        assert "of the next 20, that would measure a change of the risk above " in printed
+        assert (f" <= {bound.value:g}\n" in printed) == (status != 1)
+        assert main(["verify", str(out)]) == 0
+        assert main(["report", str(out), "-o", str(tmp_path / "page.html")]) == 0
+        capsys.readouterr()
+    auc = rb.next_clients(rb.ClientScores(AUC, True), 5, above=0.8, delta=0.05)
+    assert score(scores, "--higher-is-better", "--require", f"next:5:0.8<={auc.value:g}") == 0
+    assert "that would measure the AUC below 0.8 <= " in capsys.readouterr().out
+    assert compare(old, new, "--require", "next:20:1<=3") == 2
+    assert score(scores, "--higher-is-better", "--require", "next:20:0<=3") == 2
+
+
+def test_changes_that_clients_measure_are_counted_by_clopper_and_pearson(tmp_path, old, new, capsys):
+    out, worse = tmp_path / "observed.json", int(np.sum((WORSE - BETTER) / N > 0.002))
+    numbers = ["--number", "harmed:0.002", "change_quantile:0.8", "--require", "harmed:0.004<=0.9"]
+    assert compare(old, new, "--local", "observed", *numbers, "--out", out) == 0
+    printed, found = capsys.readouterr().out, json.loads(out.read_text())["certificates"]
+    assert found["harmed:0.002"]["value"] == pytest.approx(beta.isf(0.05 / 3, worse + 1, K - worse))
+    assert "the share of unseen clients whose measured risk rises by more than 0.002 <= " in printed
+    assert "the 0.8 quantile of the change of the risk that an unseen client would measure <= " in printed
+    assert (
+        "probability at least 0.95 the share of unseen clients whose measured risk rises by more than 0.004" in printed
+    )
+    assert main(["verify", str(out)]) == 0
+    changes = rb.ClientChanges(WRONG / N, (WRONG + WORSE - BETTER) / N, N, names=NAMES)
+    for asked in ({"numbers": ["harmed:0.002"]}, {"require": ["harmed:0.002<=0.9"]}):
+        (made,) = rb.compare(changes, local="observed", **asked).certificates.values()
+        sides = "two" if "require" in asked else "worse"
+        assert made == rb.change_bound(changes, "harmed:0.002", delta=0.05, local="observed", sides=sides)
+    few = rb.compare(changes.between(*[rb.ClientRisks([0.1] * 9, 50)] * 2), local="observed")
+    assert "a bound of what nine in ten unseen clients would measure needs 29 clients or more" in few.more_clients
+
+
+def test_the_others_of_a_federation_are_drawn_by_lot_in_what_is_required_too(tmp_path, old, new, capsys):
+    """Until this test the next of a population were taken to be drawn from a meta-distribution."""
+    out = tmp_path / "others.json"
+    for command in (
+        ["compare", old, new, "--client", "site", "--num-examples", "n"],
+        ["certify", new, "--num-examples", "n"],
+    ):
+        asked = ["--population", 52, "--require", "next:12:0.3<=11", "--out", out]
+        assert main(list(map(str, [*command, *asked]))) == 0
+        (found,) = json.loads(out.read_text())["certificates"].values()
+        assert "of 12 others of 52, that would measure" in found["quantity"]
+        assert found["delta"] == 0.05
+        assert "drawn from the population at random" in found["assumptions"][0]
+        assert main(["verify", str(out)]) == 0
+        assert main(list(map(str, [*command, "--population", 52, "--require", "next:13:0.3<=11"]))) == 2
+        assert "must be a population that has the 40 clients asked and the next, 13, got 52" in capsys.readouterr().err
 
 
 def test_the_figure_is_drawn(tmp_path, old, new, capsys):
@@ -249,6 +329,46 @@ def test_nothing_that_is_assumed_of_scores_speaks_of_their_risks(scores, capsys)
     for more in (["--divergence", "chi2"], ["--answered-by", "trainers"]):
         assert score(scores, "--higher-is-better", *more) == 0
         assert "risks" not in capsys.readouterr().out
+
+
+def test_a_page_of_two_files_of_one_score_takes_the_verdict_of_its_file(tmp_path, scores, capsys):
+    """The verdicts were said not to follow from the file, since another bounds the same number more sharply."""
+    gate, other, page = (tmp_path / name for name in ("gate.json", "other.json", "page.html"))
+    assert score(scores, "--higher-is-better", "--require", "score>=0.3", "score_share:0.1<=0.5", "--out", gate) == 0
+    assert score(scores, "--higher-is-better", "--mean", "--out", other) == 0
+    lower = [json.loads(each.read_text())["certificates"]["score"]["lower"] for each in (gate, other)]
+    assert lower[0] < lower[1]
+    for files in ((gate, other), (other, gate)):
+        assert main(["report", *map(str, files), "-o", str(page)]) == 0
+        assert f"he mean AUC over unseen clients lies between {rounded_down(lower[0])} and" in page.read_text()
+        assert main(["verify", str(page)]) == 0
+    assert score(scores, "--higher-is-better", "--mean", "--quantile", 0.3, "--out", gate) == 0
+    for files in ((gate, other), (other, gate)):
+        assert main(["report", *map(str, files), "-o", str(page)]) == 0
+        assert f"he mean AUC over unseen clients is at least {rounded_down(lower[1])}" in page.read_text()
+        assert main(["verify", str(page)]) == 0
+        capsys.readouterr()
+
+
+def test_no_end_of_a_range_is_said_as_a_bound(tmp_path, scores, capsys):
+    """Verification and verdicts said "between 0.0000 and" of a quantile that 14 clients do not bound from below."""
+    out = tmp_path / "auc.json"
+    required = ["score_quantile:0.1>=0.5", "score_share:0.1<=0.01"]
+    assert score(scores, "--higher-is-better", "--require", *required, "--out", out) == 3
+    assert main(["verify", str(out)]) == 0
+    assert main(["report", str(out), "-o", str(tmp_path / "page.html")]) == 0
+    printed, page = capsys.readouterr().out, (tmp_path / "page.html").read_text()
+    quantile, share = (rb.Certificate.from_dict(each) for each in json.loads(out.read_text())["certificates"].values())
+    assert quantile.lower == share.lower == 0.0
+    assert printed.count(f"would measure is at most {rounded_up(quantile.value)}") == 4  # three verdicts, and to verify
+    for text in (printed, page, str(quantile), repr(quantile), str(share)):
+        assert "between 0.0000" not in text
+    minutes = rb.ClientScores(AUC, False, high=1440.0)
+    assert "is not bounded by these answers." in rb.score_bound(minutes, "score_quantile:0.99", delta=0.05).statement
+    said = rb.require(minutes, "score_quantile:0.99<=3", delta=0.05).statement
+    assert re.search(r"unseen client would measure is at least 0\.\d+, and nothing bounds it from above", said)
+    same = rb.ClientRisks(WRONG / N, N)
+    assert "rises by more than 0.9 is at most" in rb.compare(same, same, require="harmed:0.9<=0.01").gate.statement
 
 
 def test_a_page_as_json_says_no_end_of_a_range(tmp_path, scores, capsys):

@@ -156,6 +156,7 @@ class AdversarialAnswers(Answers):
             num_values = grid.size + (0 if prices is None else prices.size)
             noise = AnswerNoise.of(noise, is_binary=False, num_values=num_values)
         clean = ClientRisks(rows[:, 0], num_examples, binary=None if is_noisy else False, noise=noise, **who)
+        clean.require_independent("curves")
         set_fields(
             self,
             radii=grid,

@@ -64,6 +64,11 @@ class Wanted:
     drop_missing: bool = False
     binary: bool | None = None
     is_score: bool = False  # the column holds a score that is no mean, of any range
+    stratum: str | None = None  # this column and those below: see `riskband.answers.design`
+    shares: Mapping[str, float] | str | None = None  # of the strata, or a file with them
+    sampling_weight: str | None = None
+    largest_weight: float | None = None
+    cluster: str | None = None
     is_growing: bool = False  # rows are still added: the last line counts once it has an end
 
     @property
@@ -71,11 +76,17 @@ class Wanted:
         """The column with the losses or the accuracies."""
         return str(self.loss if self.accuracy is None else self.accuracy)
 
+    @property
+    def of_design(self) -> dict[str, str]:
+        """The columns that say how the clients were drawn, by the name that a design has for them."""
+        named = {"strata": self.stratum, "weights": self.sampling_weight, "clusters": self.cluster}
+        return {name: column for name, column in named.items() if column is not None}
+
     def problems(self, door: Door, *, is_noisy: bool) -> list[str]:
         """What is wrong with it, whatever the table."""
-        labels = [each for each in (self.client, self.group) if each is not None]
+        labels = [each for each in (self.client, self.group, *self.of_design.values()) if each is not None]
         used = [self.column, self.num_examples, *labels]
-        another = "clients and groups must be named by columns beside those of the losses and their numbers, got"
+        another = "labels of clients must be named by columns beside those of the losses and their numbers, got"
         rules = [
             ((self.loss is None) == (self.accuracy is None), "name one column, with losses or with accuracies"),
             (self.percent and self.accuracy is None, f"{door.percent} is for accuracies; divide others by 100"),
@@ -99,7 +110,7 @@ def read_columns(frame: Any, wanted: Wanted, door: Door, *, is_noisy: bool, cont
     """
     problems = wanted.problems(door, is_noisy=is_noisy)
     size, columns = wanted.num_examples, {}
-    for name in (wanted.column, size, wanted.client, wanted.group):
+    for name in (wanted.column, size, wanted.client, wanted.group, *wanted.of_design.values()):
         if isinstance(name, str):
             try:
                 columns[name] = frames.column(frame, name, called=door.table)
@@ -131,6 +142,16 @@ def read_columns(frame: Any, wanted: Wanted, door: Door, *, is_noisy: bool, cont
         problems += _listed(f"numbers of examples in column {size!r} must be {_WHOLE_NUMBERS}", odd, door, remedy)
     elif not np.all(_are_sizes(sizes)):
         problems.append(f"examples behind each mean must be {_WHOLE_NUMBERS}, or a column, got {size}")
+    design: dict[str, Any] = {}
+    for name, each in wanted.of_design.items():
+        labels = [(label or "").strip() for label in frames.labels_or_none(columns[each])]
+        absent = {row: "" for row in rows if not labels[row]}
+        rule = f"column {each!r} must have a value in every row"
+        problems += _listed(rule, absent, door, "say it of every client", got="got none in")
+        is_number = name == "weights"
+        design[name] = (
+            _numbers(each, columns[each], door, problems)[rows] if is_number else [labels[row] for row in rows]
+        )
     if problems:
         raise TableError(problems)
     warn_of_empty([known[row] or door.place(row) for row in empty], stacklevel=4)
@@ -148,12 +169,15 @@ def read_columns(frame: Any, wanted: Wanted, door: Door, *, is_noisy: bool, cont
     if wanted.group is not None:
         groups = frames.labels_or_none(columns[wanted.group][is_kept])
         found["groups"] = [(each or "").strip() or None for each in groups]
+    of_all = {name: value for name in ("shares", "largest_weight") if (value := getattr(wanted, name)) is not None}
+    if design or of_all:
+        found["design"] = {**design, **of_all}
     return found
 
 
 def _labels(frame: Any, wanted: Wanted) -> dict[str, list[str]]:
     """All other columns as text that may say whose a row is: numbers with a fraction do not, unless by their name."""
-    but = (wanted.column, wanted.num_examples, wanted.group)
+    but = (wanted.column, wanted.num_examples, wanted.group, *wanted.of_design.values())
     found = {name: values for name, values in frames.all_columns(frame) if name not in but}
     return {
         name: [(each or "").strip() for each in frames.labels_or_none(values)]

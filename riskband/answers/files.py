@@ -11,6 +11,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from riskband.answers import frames
 from riskband.answers.doors import Door, TableError, Wanted, read_columns
 from riskband.answers.responses import WhoAnswered
 from riskband.answers.risks import ClientRisks, risks_of_table
@@ -18,6 +19,7 @@ from riskband.answers.scaled import ClientScores
 from riskband.answers.tables import Table, read_table
 from riskband.checks import float_of
 
+_SHARE = "share"  # the column of shares in a table of strata
 _NAMES = "client"  # the column that has the names of the clients in what frameworks write
 COMMAND = Door("", str, "--client ", "--not-binary", "--drop-missing", "--accuracy", "--percent", "--noise")
 
@@ -66,7 +68,10 @@ def read_scores(
 
 
 def _opened(path: str, wanted: Wanted, framework: str | None) -> tuple[Table, Wanted, Door]:
-    numbers = [each for each in (wanted.column, wanted.num_examples) if isinstance(each, str)]
+    if isinstance(wanted.shares, str) and wanted.stratum is not None:
+        wanted = replace(wanted, shares=_read_shares(wanted.shares, wanted.stratum))
+    named = (wanted.column, wanted.num_examples, wanted.sampling_weight)
+    numbers = [each for each in named if isinstance(each, str)]
     if framework is None and path.endswith(".jsonl"):
         table = ledger_table(Path(path))
         wanted = Wanted("num_examples", loss="loss", client=table.client, is_growing=wanted.is_growing)
@@ -78,6 +83,25 @@ def _opened(path: str, wanted: Wanted, framework: str | None) -> tuple[Table, Wa
         table = FRAMEWORKS[framework](Path(path))
         wanted = replace(wanted, client=table.client)
     return table, wanted, COMMAND._replace(table="the standard input" if path == "-" else path, place=table.place)
+
+
+def _read_shares(path: str, stratum: str) -> dict[str, float]:
+    """Shares of strata from a table with a row for each: a column called as that of the clients' strata, and "share".
+
+    Raises `TableError` and OSError.
+    """
+    table = read_table(path, [_SHARE])
+    try:
+        names, shares = (frames.column(table.frame, name, called=path) for name in (stratum, _SHARE))
+        values = frames.numbers(
+            f"column {_SHARE!r} of {path}", shares, remedy="say the share of every stratum"
+        ).tolist()
+    except ValueError as error:
+        raise TableError([str(error)]) from error
+    labels = [(each or "").strip() for each in frames.labels_or_none(names)]
+    if twice := [each for each in labels if labels.count(each) > 1]:
+        raise TableError([f"{path} must name every stratum once, got {twice[0]!r} again; add its shares up"])
+    return dict(zip(labels, values, strict=True))
 
 
 def number_or_column(text: str) -> float | str:

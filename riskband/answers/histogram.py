@@ -116,6 +116,7 @@ class HistogramRisks(Histogram):
             )
             for end, ends in ((1.0, tops), (0.0, bottoms))
         )
+        above.require_independent("counts")
         num_impossible = int(number[is_impossible].sum())
         if num_impossible > above.contamination:
             raise ValueError(
@@ -190,6 +191,7 @@ class HistogramLimits(Histogram):
         if len(set(totals)) > 1:
             raise ValueError(f"counts must add up to one number of clients, got {totals}; a client sent a wrong vector")
         above = _LimitAnswers(np.repeat(tops, measured), 1, False, noise=None, **who)
+        above.require_independent("counts of limits")
         up_to = np.cumsum(number, axis=1)
         excess = int(max(np.max(up_to[0] - up_to[2]), np.max(up_to[2] - up_to[1])))
         if excess > above.contamination:

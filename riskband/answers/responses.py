@@ -8,13 +8,15 @@ from typing import Any, ClassVar, Generic, TypedDict, TypeVar, cast
 
 import numpy as np
 
+from riskband.answers.design import Design
 from riskband.answers.noise import AnswerNoise
-from riskband.checks import FloatArray, check_choice, check_count, set_fields
-from riskband.wording import TRAINERS_ANSWERED
+from riskband.checks import FloatArray, check_choice, check_count, float_of, set_fields, spelled
+from riskband.wording import TRAINERS_ANSWERED, exactly, in_full
 from riskband.wording.shown import Shown
 
 MISSING = ("ignore", "worst")
-"""What clients without a valid answer count as: missing at random, or the worst answer possible."""
+"""What clients without a valid answer count as: missing at random, or the worst answer possible; "odds:3" between."""
+_ODDS = "odds:"
 
 ANSWERED_BY = ("fresh", "trainers")
 """Who answered: clients that had no part in making the model, or clients that helped to train, tune or choose it."""
@@ -59,9 +61,10 @@ class Responses:
         Clients that answered.
     num_missing : int
         Clients that were asked and gave no valid answer.
-    missing : {"ignore", "worst"}
+    missing : {"ignore", "worst", "odds:GAMMA"}
         `ignore` (default): they change no number; above 0, the certificates list the assumption that they are missing
-        at random. `worst`: each counts with the worst answer possible, and that assumption is not needed.
+        at random. `worst`: each counts with the worst answer possible, and that assumption is not needed. Between these
+        "odds:3": the odds of answering of any two clients differ by at most a factor of 3. Source: math §7.6.
     contamination : int
         At most so many of the answers, any of them, are wrong in any way; below the number of clients.
     answered_by : {"fresh", "trainers"}
@@ -70,11 +73,14 @@ class Responses:
         whatever is made of these answers is an estimate. Source: math §1.1.
     noise : AnswerNoise or None
         What every client added to its answer.
+    design : Design or None
+        How the clients were drawn; `None` if independently.
 
     Raises
     ------
     ValueError
-        If a count is no whole number in its range, or `missing` or `answered_by` is unknown.
+        If a count is no whole number in its range, or `missing` or `answered_by` is unknown, or a design or odds are
+        given with noise or contamination, or with each other.
     """
 
     num_clients: int
@@ -83,23 +89,57 @@ class Responses:
     contamination: int = 0
     answered_by: str = "fresh"
     noise: AnswerNoise | None = None
+    design: Design | None = None
 
     def __post_init__(self) -> None:
         set_fields(
             self,
             contamination=check_contamination(self.contamination, num_clients=self.num_clients),
             num_missing=check_num_missing(self.num_missing),
-            missing=check_choice("missing", self.missing, MISSING),
+            missing=check_missing(self.missing),
             answered_by=check_choice("answered_by", self.answered_by, ANSWERED_BY),
         )
+        is_plain = self.noise is None and not self.contamination
+        if not (self.are_independent or (is_plain and (self.design is None or self.missing == "ignore"))):
+            raise ValueError(
+                f"{self._drawn} must be without noise, contamination and missing clients that count, got "
+                f"missing={self.missing!r} and contamination={self.contamination}; leave one of the two out"
+            )
 
     @classmethod
-    def of(cls, num_clients: int, who: WhoAnswered) -> Responses:
+    def of(cls, num_clients: int, who: WhoAnswered, *, design: Design | None = None) -> Responses:
         """Those of so many clients; raises TypeError for a keyword that answers do not have."""
         if unknown := who.keys() - WhoAnswered.__annotations__.keys():
             known = ", ".join(WhoAnswered.__annotations__)
             raise TypeError(f"answers have no keyword {min(unknown)!r}; who answered is said by {known}")
-        return cls(num_clients, **who)
+        return cls(num_clients, **who, design=design)
+
+    @property
+    def silent_odds(self) -> float:
+        """By what factor the odds of answering of two clients may differ: 1 if none is missing, or at random."""
+        if not self.num_missing or self.missing in MISSING:
+            return np.inf if self.num_missing_worst else 1.0
+        return float(self.missing.removeprefix(_ODDS))
+
+    @property
+    def are_independent(self) -> bool:
+        """Whether the clients that count are independent draws from the network: what most formulas are for."""
+        return self.design is None and self.silent_odds in (1.0, np.inf)
+
+    @property
+    def _drawn(self) -> str:
+        """What is said where they are not."""
+        return f"missing={self.missing!r}" if self.design is None else f"a design of {self.design.kind}"
+
+    def require_independent(self, name: str) -> None:
+        """Raise ValueError, with what there is instead of `name`, unless `are_independent`."""
+        if not self.are_independent:
+            remedy = "missing='worst', which allows for any odds" if self.design is None else "no design if they are"
+            raise ValueError(
+                f"{name} must be of clients that are independent draws from one network, got {self._drawn}: its "
+                "formula is not derived for them; ask ClientRisks for a mean, share, quantile, cvar or worst mean with "
+                f"a delta of its own, or give {remedy}"
+            )
 
     @property
     def num_missing_worst(self) -> int:
@@ -129,21 +169,36 @@ class Responses:
             **({"contamination": self.contamination} if self.contamination else {}),
             **({} if self.noise is None else {"noise": self.noise.to_dict()}),
             **({"answered_by": self.answered_by} if self.answered_by != "fresh" else {}),
+            **({} if self.design is None else {"design": self.design.to_dict()}),
         }
 
-    def assumptions(self, *of_losses: str) -> tuple[str, ...]:
-        """What every certificate from these answers assumes, with what it assumes of the losses."""
+    def assumptions(self, *of_losses: str, knows_draws: bool = False) -> tuple[str, ...]:
+        """What every certificate from these answers assumes, with what it assumes of the losses.
+
+        Raises ValueError for clients that are not independent draws, unless its formula `knows_draws`.
+        """
+        if not knows_draws:
+            self.require_independent("this certificate")
         but = f"every answer but at most {self.contamination}, which may be wrong in any way, is"
         answers = TRUE_ANSWERS.replace("every answer is", but) if self.contamination else TRUE_ANSWERS
         missing = f"the {self.num_missing} clients that were asked but gave no valid answer are missing at random"
+        odds, fixed = self.silent_odds, FIXED_NUMBER
+        drawn: tuple[str, ...] = (INDEPENDENT_CLIENTS if odds == 1.0 else INDEPENDENT_ASKED,)
+        if self.design is not None:
+            drawn, fixed = self.design.assumptions, FIXED_NUMBER.replace("clients", self.design.counted)
+        if 1.0 < odds < np.inf:
+            drawn += (
+                "the odds of answering of any two clients that were asked differ by at most a factor of "
+                f"{exactly(odds)}, whatever their risks and answers",
+            )
         return (
-            INDEPENDENT_ASKED if self.num_missing_worst else INDEPENDENT_CLIENTS,
-            FIXED_NUMBER,
+            *drawn,
+            fixed,
             FRESH_CLIENTS if self.answered_by == "fresh" else TRAINERS_ANSWERED,
             INDEPENDENT_EXAMPLES,
             answers if self.noise is None else f"{answers} plus {self.noise.words}",
             *of_losses,
-            *((missing,) if self.num_missing > self.num_missing_worst else ()),
+            *((missing,) if self.num_missing and odds == 1.0 else ()),
         )
 
     def worst_completion(self, numbers: FloatArray) -> FloatArray:
@@ -156,8 +211,10 @@ class Responses:
         filled[np.argsort(numbers, kind="stable")[: self.contamination]] = 1.0
         return filled
 
-    def require_certain_answers(self, name: str, remedy: str) -> None:
-        """Raise ValueError, with what to use instead of `name`, unless `are_as_measured`."""
+    def require_certain_answers(self, name: str, remedy: str, *, knows_draws: bool = False) -> None:
+        """Raise ValueError, with what to use instead of `name`, unless `are_as_measured`, of clients it knows."""
+        if not knows_draws:
+            self.require_independent(name)
         self.require_no_noise(name, remedy)
         if not self.are_answers_certain:
             raise ValueError(
@@ -206,8 +263,12 @@ class Answers(Shown):
     num_counted = _OfResponses[int]()
     are_answers_certain = _OfResponses[bool]()
     are_as_measured = _OfResponses[bool]()
+    silent_odds = _OfResponses[float]()
+    design = _OfResponses[Design | None]()
+    are_independent = _OfResponses[bool]()
+    require_independent = _OfResponses[Callable[[str], None]]()
     worst_completion = _OfResponses[Callable[[FloatArray], FloatArray]]()
-    require_certain_answers = _OfResponses[Callable[[str, str], None]]()
+    require_certain_answers = _OfResponses[Callable[..., None]]()
     require_no_noise = _OfResponses[Callable[[str, str], None]]()
 
     def __len__(self) -> int:
@@ -216,6 +277,7 @@ class Answers(Shown):
 
     def _facts(self) -> dict[str, object]:
         who = self.responses.to_dict() | {"noise": None if self.noise is None else self.noise.mechanism}
+        who |= {"design": None if self.design is None else self.design.kind}
         return {**super()._facts(), **(who | {"num_missing": self.num_missing or None})}
 
     @property
@@ -239,6 +301,20 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
     return list(value) if isinstance(value, tuple) else value
+
+
+def check_missing(missing: object) -> str:
+    """Return what missing clients count as, odds at an end as the word for it; raises ValueError for anything else."""
+    text = spelled(missing) if isinstance(missing, str) else ""
+    if not text.startswith(_ODDS):
+        return check_choice("missing", text or repr(missing), (*MISSING, f"{_ODDS}GAMMA"))
+    try:
+        odds = float_of(text.removeprefix(_ODDS))
+    except ValueError:
+        odds = np.nan
+    if not odds >= 1.0:
+        raise ValueError(f"odds of answering must be a factor >= 1, got missing={text!r}; say {_ODDS}3, or ignore")
+    return "ignore" if odds == 1.0 else "worst" if odds == np.inf else f"{_ODDS}{in_full(odds)}"
 
 
 def check_num_missing(num_missing: object) -> int:

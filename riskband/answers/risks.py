@@ -16,6 +16,7 @@ from scipy.special import betaincinv, xlog1py, xlogy
 
 from riskband.answers import frames
 from riskband.answers.counts import binary_doubt, is_count, rounded_counts, share_problem, size_doubt
+from riskband.answers.design import Design
 from riskband.answers.doors import Door, TableError, Wanted, read_columns
 from riskband.answers.noise import AnswerNoise, BoundedValues, cut_values, noisy_upper_limits
 from riskband.answers.responses import Answers, Responses, WhoAnswered, check_contamination, check_num_missing
@@ -82,6 +83,10 @@ class ClientRisks(Answers):
         What the clients are called, each one differently. Certificates hold the names beside the losses.
     groups : sequence of str or None, shape (num_clients,), optional
         The group of each client, for `group_bands`. Certificates hold it, too.
+    design : mapping, optional
+        Strata, sampling weights or clusters of the clients, where they are not independent draws from the network, such
+        as ``{"strata": regions, "shares": {"north": 0.4, "south": 0.6}}``; see `riskband.answers.design.Design`.
+        Means, shares, quantiles, CVaR and worst means are bounded then, each with a delta of its own; all else refuses.
     num_missing, missing, contamination, answered_by : int, str, int, str
         Who answered, see `responses`. The contamination counts wrong values and numbers of examples; a check of
         `binary=True` is then not upset by so many.
@@ -118,12 +123,14 @@ class ClientRisks(Answers):
         noise: AnswerNoise | str | Mapping[str, object] | None = None,
         names: Sequence[str] | npt.NDArray[Any] | None = None,
         groups: Sequence[str | None] | npt.NDArray[Any] | None = None,
+        design: Design | Mapping[str, Any] | None = None,
         **who: Unpack[WhoAnswered],
     ) -> None:
         frames.refuse_other_order(values=values, num_examples=num_examples, names=names, groups=groups)
         checked = check_losses(values, is_noisy=noise is not None)
         counts = check_num_examples(num_examples, num_clients=checked.size)
-        responses = Responses.of(checked.size, who)
+        drawn = Design.of(design, num_clients=checked.size)
+        responses = Responses.of(checked.size, who, design=drawn)
         is_whole = is_count(checked, counts)
         if noise is None and binary is not False:
             checked, is_whole = rounded_counts(checked, counts, is_whole, is_sure=binary is not None)
@@ -167,6 +174,11 @@ class ClientRisks(Answers):
         drop_missing: bool = False,
         binary: bool | None = None,
         noise: AnswerNoise | str | Mapping[str, object] | None = None,
+        stratum: str | None = None,
+        shares: Mapping[str, float] | None = None,
+        sampling_weight: str | None = None,
+        largest_weight: float | None = None,
+        cluster: str | None = None,
         **who: Unpack[WhoAnswered],
     ) -> ClientRisks:
         """Read answers from a data frame with one row per client, in the order of the rows.
@@ -190,13 +202,15 @@ class ClientRisks(Answers):
             Whether the accuracies are in percent.
         drop_missing : bool
             Whether rows without a loss are dropped, and count in `num_missing`; otherwise they are refused.
+        stratum, sampling_weight, cluster : str, optional
+            Columns with what `Design` takes, with the shares of the strata or the largest weight that there can be.
         binary, noise, **who :
             See `ClientRisks`.
 
         Returns
         -------
         ClientRisks
-            The answers, with `names` and `groups` where their columns were named.
+            The answers, with `names`, `groups` and `design` where their columns were named.
 
         Raises
         ------
@@ -211,6 +225,8 @@ class ClientRisks(Answers):
             if wrong in who:
                 raise TypeError(f"from_frame has no keyword {wrong!r}; name the column with {right}=")
         wanted = Wanted(num_examples, loss, accuracy, client, group, percent, drop_missing, binary)
+        of_design: dict[str, Any] = {"stratum": stratum, "shares": shares, "sampling_weight": sampling_weight}
+        wanted = replace(wanted, **of_design, largest_weight=largest_weight, cluster=cluster)
         return risks_of_table(frame, wanted, Door(), noise=noise, **who)
 
     @classmethod
@@ -292,9 +308,15 @@ class ClientRisks(Answers):
     def of_clients(self, clients: IntArray, num_missing: int | None = None) -> ClientRisks:
         """Answers of some clients, by index; what is said of the network as a whole is kept, but for `num_missing`."""
         who = self.responses.to_dict() | ({} if num_missing is None else {"num_missing": num_missing})
+        who |= {} if self.design is None else {"design": self.design.of_clients(clients)}
         names, groups = _chosen(self.names, clients), _chosen(self.groups, clients)
         values, sizes = self.values[clients], self.num_examples[clients]
         return ClientRisks(values, sizes, self.binary, names=names, groups=groups, **who)
+
+    @property
+    def mirrored(self) -> ClientRisks:
+        """The same clients with one minus the loss."""
+        return ClientRisks(1.0 - self.values, self.num_examples, self.binary, **self.responses.to_dict())
 
     def in_order_of_names(self) -> ClientRisks:
         """The same answers in the order of a hash of the clients' names, which no answer chose; or as they come."""
@@ -312,6 +334,9 @@ class ClientRisks(Answers):
         like = np.random.default_rng(0).permutation(order[np.arange(num_clients) * order.size // num_clients])
         who, share = self.responses.to_dict(), num_clients / order.size
         who |= {name: math.ceil(who[name] * share) for name in ("num_missing", "contamination") if name in who}
+        if self.design is not None:  # what answers once more is a client, or a cluster, of its own
+            copies = np.array([np.sum(like[:place] == client) for place, client in enumerate(like)])
+            who["design"] = self.design.of_clients(like, copies)
         return ClientRisks(self.values[like], self.num_examples[like], self.binary, **who)
 
     def bounded(self, numbers: FloatArray) -> BoundedValues:
@@ -455,10 +480,14 @@ def check_risks(risks: object) -> None:
     check_kind("risks", risks, ClientRisks, remedy="make them with ClientRisks(values, num_examples)")
 
 
-def shared_assumptions(risks: ClientRisks, *, needs_binary: bool = False) -> tuple[str, ...]:
-    """What every certificate from these answers assumes; `needs_binary` if it relies on the loss being 0 or 1."""
+def shared_assumptions(risks: ClientRisks, *, needs_binary: bool = False, knows_draws: bool = False) -> tuple[str, ...]:
+    """What every certificate from these answers assumes; `needs_binary` if it relies on the loss being 0 or 1.
+
+    Raises ValueError for clients that are not independent draws, unless the formula `knows_draws`.
+    """
     loss = BINARY_LOSS if needs_binary and risks.binary else BOUNDED_LOSS
-    return risks.responses.assumptions(loss, *((EQUAL_BY_DESIGN,) if risks.is_cut_for_its_size else ()))
+    equal = (EQUAL_BY_DESIGN,) if risks.is_cut_for_its_size else ()
+    return risks.responses.assumptions(loss, *equal, knows_draws=knows_draws)
 
 
 def default_eta(num_clients: int) -> float:

@@ -113,7 +113,9 @@ class ScaledAnswers(Answers, ABC):
 
 def _with_labels(answers: ScaledAnswers, names: object, groups: object, who: Mapping[str, Any]) -> None:
     """Set who answered, checked as for `ClientRisks`; the values are there, and `unit` checks the names."""
-    set_fields(answers, responses=Responses.of(answers.values.size, who), names=names, groups=groups)  # type: ignore[arg-type]
+    responses = Responses.of(answers.values.size, who)  # type: ignore[arg-type]
+    responses.require_independent("changes and scores")
+    set_fields(answers, responses=responses, names=names, groups=groups)
     set_fields(answers, names=answers.unit.names, groups=answers.unit.groups)
 
 
@@ -224,6 +226,7 @@ class ClientChanges(ScaledAnswers):
                 f"{differs.size} clients, first {of}; evaluate them again"
             )
         old.require_no_noise("a comparison", "answers without it")
+        old.require_independent("a comparison")
         if old.responses != new.responses:
             raise ValueError("both evaluations must say the same of who answered; say it once for both")
         binary = old.binary and new.binary
@@ -388,14 +391,15 @@ class ClientScores(ScaledAnswers):
 
 def is_scaled(answers: Mapping[str, Any]) -> bool:
     """Return whether stored answers are changes or scores."""
-    return "higher_is_better" in answers or "old" in answers
+    # A selection may have a candidate that is called so.
+    return "higher_is_better" in answers or {"old", "num_examples"} <= answers.keys()
 
 
 def scale_of(answers: Mapping[str, Any]) -> Scale | None:
     """Return the scale of stored changes or scores; None for risks."""
     if "higher_is_better" in answers:
         return Scale(answers["name"], answers["low"], answers["high"], answers["higher_is_better"])
-    return CHANGE if "old" in answers else None
+    return CHANGE if is_scaled(answers) else None
 
 
 def rebuilt(answers: Mapping[str, Any]) -> ScaledAnswers:

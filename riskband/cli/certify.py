@@ -110,7 +110,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     behind = "examples behind each mean: one number for all clients, or the name of a column"
     add("--num-examples", help=behind, metavar="N|COLUMN")
     add_columns(table)
-    add("--group", help="column with the group of each client, if it is in one", metavar="COLUMN")
+    column: dict[str, Any] = {"metavar": "COLUMN"}
+    add("--group", help="column with the group of each client, if it is in one", **column)
+    add("--stratum", help="column with the stratum of each client, within which clients were drawn", **column)
+    add("--shares", help="table of the strata: the column of --stratum, and share", metavar="FILE")
+    add("--sampling-weight", help="column: clients were drawn in proportion to 1 / weight", **column)
+    add("--largest-weight", help="that no client's weight can exceed, asked or not", type=float, metavar="WEIGHT")
+    add("--cluster", help="column with the cluster of each client, such as its chain: clusters were drawn", **column)
     frameworks = "FILE is NVFlare's cross_val_results.json, or a folder of FL4Health's reports of clients"
     add_score(table)
     add("--from", help=frameworks, dest="framework", type=spelled, choices=tuple(FRAMEWORKS))
@@ -121,7 +127,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--answered-by", help=f"{fresh}; {trainers}", type=spelled, choices=ANSWERED_BY)
     more = "clients that were asked and did not answer, beside those that FILE names (default: 0)"
     add("--num-missing", help=more, type=int, metavar="N")
-    add("--missing", help="count them as missing at random (default), or as worst", **one_of(MISSING, "ignore"))
+    as_what = "ignore: they are missing at random (default), worst, or odds:GAMMA: odds of answering differ by no more"
+    add("--missing", help=as_what, default="ignore", metavar="|".join((*MISSING, "odds:GAMMA")))
 
     add = topic("what to certify")
     shared = "probability that anything certified fails, shared by what is asked (default: 0.05)"

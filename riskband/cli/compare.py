@@ -14,9 +14,10 @@ from riskband.checks import check_delta, spelled
 from riskband.cli.certify import add_columns, several, write
 from riskband.cli.request import how_read, output_problems, problems_of, risks_of, wanted_of
 from riskband.cli.terminal import summary_on_scale
+from riskband.functionals.quantiles import SINGLE_LOCAL
 from riskband.plots.bands import save_figure
 from riskband.plots.changes import changes_figure
-from riskband.report.words import about
+from riskband.report.words import about, together
 from riskband.worst_cases.requirements import EXIT_STATUS
 
 _BUDGETS = (0.05, 0.1)  # the smaller ones of `certify`: changes are bounded less sharply than risks
@@ -39,19 +40,24 @@ def run(options: argparse.Namespace) -> int:
     asked = {"numbers": options.number, "require": options.require, "num_next": options.next}
     budget = options.budget or (list(_BUDGETS) if options.divergence else 0.0)
     asked |= {"population": options.population, "divergence": next(iter(options.divergence), None), "budget": budget}
-    statuses = []
+    asked |= {"local": options.local}
+    statuses, models = [], []
     for file, each in zip(options.new, new, strict=True):
         changes = rb.ClientChanges.between(old, each)
         found = rb.compare(changes, delta=options.delta / len(options.new), **asked)
         title = f"{Path(options.old).name} to {Path(file).name}, {how_read(wanted)}"
         say(summary_on_scale(found, changes, how_read=title))
         statuses.append(0 if found.gate is None else found.gate.exit_status)
+        models.append(("own", found.delta))
         write(found, options, say=say)
         if options.plot:
             shown = [made for made in found.certificates.values() if not made.axes]
             figure = changes_figure(changes.values, old_risks=changes.old, certificates=shown, title=Path(file).name)
             save_figure(figure, options.plot)
             say(f"figure: {options.plot}")
+    if many:
+        what = f"all that is said of these {len(models)} new models holds"
+        say(f"\n{together(models, what=what, validity=found.validity, answered_by=found.answered_by)}")
     return next(status for status in EXIT_STATUS.values() if status in statuses)
 
 
@@ -69,11 +75,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--delta", type=float, default=0.05, help="probability that anything certified fails (default: 0.05)")
     numbers = "from above: change (the mean), harmed:0.05 (clients that get worse by more; both are the default), "
     add("--number", help=f"{numbers}change_quantile:0.9, worst_change:chi2:0.1", **again, nargs="+", metavar="NAME")
+    local = "of harmed and change_quantile: true changes (marginal, default) or those that clients measure (observed)"
+    add("--local", type=spelled, choices=SINGLE_LOCAL, default="marginal", help=local)
     add("--next", type=int, metavar="N", help="the largest, second largest, ... change that the next N would measure")
     add("--population", type=int, metavar="N", help="the clients were drawn at random from so many")
     add("--divergence", type=spelled, choices=sorted(rb.DIVERGENCES), **again, nargs="+", help="worst cases within it")
     add("--budget", type=float, nargs="+", metavar="SIZE", help=f"its sizes (default: {' '.join(map(str, _BUDGETS))})")
-    required = "'change<=0.01' (non-inferiority), 'harmed:0.02<=0.1' (do no harm): exit status 0, 1 or 3"
+    required = (
+        "'change<=0.01' (non-inferiority), 'harmed:0.02<=0.1', 'next:20:0.02<=3' (do no harm): exit status 0, 1 or 3"
+    )
     add("--require", help=f"PASS, FAIL or NOT DECIDED: {required}", **again, nargs="+", metavar="NAME<=LIMIT")
     add("--out", help="write the certificates, with all that is needed to verify them", metavar="FILE.json")
     add("--plot", help="draw each client from its old risk to its new one (.png, .svg or .pdf)", metavar="FILE.png")

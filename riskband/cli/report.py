@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import riskband as rb
-from riskband.answers.scaled import is_scaled
+from riskband.answers.scaled import CHANGE, is_scaled, scale_of
 from riskband.cli.verify import by_number, gate_again, read_document
 from riskband.report import words
 from riskband.report.findings import findings
@@ -20,6 +20,7 @@ from riskband.worst_cases.requirements import (
     Gate,
     Requirement,
     certificates_of,
+    is_of_next,
     numbers_behind,
     verdicts_on,
 )
@@ -58,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     page = report_page(own or certificates, title=title, require=gate or (), facts=facts, public=options.public)
     out.write_text(page, encoding="utf-8")
     if options.json:
-        said = {name: words.sentence(each) for name, each in certificates.items()}
+        said = {name: each.statement for name, each in certificates.items()}
         verdicts = None if gate is None else gate.to_dict()
         print(json.dumps({"page": str(out), "public": options.public, "statements": said, "gate": verdicts}, indent=1))
     else:
@@ -69,20 +70,27 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _read(files: list[str]) -> tuple[dict[str, Any], list[Mapping[str, Any]], Mapping[str, Any], dict[str, str]]:
+_Verdicts = list[
+    tuple[list[str], Mapping[str, Any]]
+]  # those of each file that has any, after names of its certificates
+
+
+def _read(files: list[str]) -> tuple[dict[str, Any], _Verdicts, Mapping[str, Any], dict[str, str]]:
     """Certificates by name, in the order of the files, their verdicts, what the first says together, and `about`."""
     if len({Path(file).resolve() for file in files}) < len(files):
         raise ValueError(f"every file may be given once, got {', '.join(files)}")
     entries: dict[str, Any] = {}
-    gates: list[Mapping[str, Any]] = []
+    gates: _Verdicts = []
     said: Mapping[str, Any] = {}
     about: dict[str, str] = {}
     for file in files:
         document = read_document(file)
+        names = []
         for name, entry in document["certificates"].items():
             called = Path(file).stem if name == "certificate" else name
-            entries[called if called not in entries else f"{called} of {file}"] = entry
-        gates += [document["gate"]] if "gate" in document else []
+            names.append(called if called not in entries else f"{called} of {file}")
+            entries[names[-1]] = entry
+        gates += [(names, document["gate"])] if "gate" in document else []
         said = said or document.get("findings", {})
         about = document.get("about", {}) | about
     return entries, gates, said, about
@@ -96,9 +104,7 @@ def checked(name: str, entry: Any) -> rb.Certificate:
     return rb.Certificate.from_dict(entry)
 
 
-def _gate(
-    certificates: Mapping[str, rb.Certificate], gates: list[Mapping[str, Any]], asked: list[Requirement]
-) -> Gate | None:
+def _gate(certificates: Mapping[str, rb.Certificate], gates: _Verdicts, asked: list[Requirement]) -> Gate | None:
     """The verdicts, computed again: those that a file holds, or on what is asked now."""
     if gates and asked:
         raise ValueError("the file has requirements already, which were fixed before its answers; leave out --require")
@@ -107,7 +113,8 @@ def _gate(
     if not gates and not asked:
         return None
     if gates:
-        gate = gate_again(certificates, gates[0])
+        [(names, stored)] = gates  # another file may bound the same numbers with other parts of delta
+        gate = gate_again({name: certificates[name] for name in names}, stored)
         if gate is None:
             raise ValueError("the verdicts of the file do not follow from its certificates, so no page is made of them")
         return gate
@@ -115,9 +122,10 @@ def _gate(
     band = found.band
     known = by_number(certificates)
     missing = [name for name in numbers_behind(asked) if name not in known]
-    command = "compare" if "old" in found.answers else "certify"
+    command = "compare" if scale_of(found.answers) is CHANGE else "certify"
     for name in missing if is_scaled(found.answers) else ():
-        ScaledNumber.of(name, CHANGES if command == "compare" else SCORES)  # one of risks has another remedy
+        if not is_of_next(name):
+            ScaledNumber.of(name, CHANGES if command == "compare" else SCORES)  # one of risks has another remedy
     if missing and (band is None or band.sides != "two"):
         raise ValueError(
             f"the files hold no certificate of {' and '.join(missing)}, and no band with both sides to read it off; "

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import riskband as rb
 from riskband.answers.doors import TableError, Wanted
 from riskband.answers.files import number_or_column, read_risks, read_scores
-from riskband.answers.responses import WhoAnswered, check_contamination, check_num_missing
+from riskband.answers.responses import WhoAnswered, check_contamination, check_missing, check_num_missing
 from riskband.bands.methods import resolve_level_method
 from riskband.bands.pilots import check_pilot_share
 from riskband.checks import check_budget, check_count, check_delta, check_fraction
@@ -22,12 +22,14 @@ from riskband.functionals.functional import resolve, resolve_weight
 from riskband.functionals.weights import check_tail_level
 from riskband.report.asked import DEFAULT_BUDGETS, Asked
 from riskband.report.words import about
-from riskband.worst_cases.requirements import Requirement
+from riskband.worst_cases.requirements import Requirement, read_requirements
 from riskband.worst_cases.scaled import SCORES, ScaledNumber
 
 T = TypeVar("T")
 _OF_SCORES = ("delta", "mean", "quantile", "survival", "require", "divergence", "budget", "next", "population")
 _OF_LOSSES = {"num_examples": 1.0, "group": None, "accuracy": None, "percent": False, "binary": None}
+_OF_DESIGN = ("stratum", "shares", "sampling_weight", "largest_weight", "cluster")
+_OF_LOSSES |= dict.fromkeys(_OF_DESIGN)
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 DEFAULT_PILOT_SHARE = 0.2  # of the clients; the bounds, which are made of the others, widen by about a tenth
 
@@ -115,7 +117,7 @@ class Request:
             partial(check_fraction, "--quantile", asked.quantile),
             *([partial(check_fraction, "--survival", asked.survival)] if self.score is None else []),
             *(partial(resolve, name, called="measure") for name in asked.measure),
-            *(partial(Requirement.of, text) for text in asked.require),
+            *(partial(read_requirements if self.score is None else Requirement.of, text) for text in asked.require),
             *(partial(check_tail_level, level) for level in asked.cvar),
             *(partial(check_fraction, name, value) for name, value in single.items() if value is not None),
             partial(about, self.about),
@@ -124,6 +126,7 @@ class Request:
                 for name, value in (("--next", asked.next), ("--population", asked.population))
                 if value is not None
             ),
+            partial(check_missing, self.who["missing"]),
             partial(check_num_missing, self.who.get("num_missing", 0)),
             partial(check_contamination, self.who["contamination"]),
         ]
@@ -135,7 +138,7 @@ class Request:
         method_too = f"--tune makes the band, so it cannot be {asked.method!r} too; leave out one of the two"
         target, at = asked.target is not None, asked.at is not None
         pilot, dispersion = self.pilot_share != DEFAULT_PILOT_SHARE, self.plot_dispersion is not None
-        blind = self.who["missing"] == "worst" and not is_counted
+        blind = self.who["missing"] != "ignore" and not is_counted
         rules = [
             (tunes and asked.method != "berk_jones", method_too),
             (at and not target, "--at needs --target: it says which share of clients the target is for"),
@@ -153,19 +156,21 @@ class Request:
                 target and has_ball and asked.has_next and not (asked.mean or at),
                 "--target needs --mean beside --next: it asks how much shift the bound on the mean allows; add --mean",
             ),
-            (blind, "--missing worst needs --num-missing: how many clients were asked and did not answer"),
+            (blind, f"--missing {self.who['missing']} needs --num-missing: how many were asked and did not answer"),
             (
                 dispersion and not asked.measure,
                 "--plot-dispersion needs --measure: it draws these, such as gini",
             ),
         ]
-        unwritable = output_problems([self.file], self.out, plot=self.plot, plot_dispersion=self.plot_dispersion)
+        tables = [self.file, *([self.wanted.shares] if isinstance(self.wanted.shares, str) else [])]
+        unwritable = output_problems(tables, self.out, plot=self.plot, plot_dispersion=self.plot_dispersion)
         return [text for is_wrong, text in rules if is_wrong] + unwritable
 
 
 def wanted_of(options: argparse.Namespace, num_examples: str) -> Wanted:
     """Return what the options say of a table's columns."""
     is_accuracy = options.accuracy or options.percent
+    of_design: dict[str, Any] = {name: getattr(options, name, None) for name in _OF_DESIGN}
     return Wanted(
         number_or_column(num_examples),
         loss=None if is_accuracy else options.column,
@@ -176,6 +181,7 @@ def wanted_of(options: argparse.Namespace, num_examples: str) -> Wanted:
         drop_missing=options.drop_missing,
         binary=options.binary,
         is_score=getattr(options, "score", None) is not None,
+        **of_design,
     )
 
 

@@ -40,7 +40,8 @@ def summary_on_scale(found: Findings, answers: ScaledAnswers, *, how_read: str) 
     ]
     if isinstance(answers, ClientChanges):
         worse, better = (np.flatnonzero(sign * answers.values > 0.0) for sign in (1, -1))
-        lines.append(f"measured worse at {worse.size} clients, better at {better.size}, the same at the others")
+        clients = "1 client" if worse.size == 1 else f"{worse.size} clients"
+        lines.append(f"measured worse at {clients}, better at {better.size}, the same at the others")
     return "\n".join([*lines, *_found(found, [])])
 
 
@@ -93,7 +94,7 @@ def _lines_of(found: Findings, name: str) -> Iterator[str]:
     certificate, why = found.certificates[name], found.says_nothing.get(name)
     quantity, given = certificate.quantity, certificate.recipe["arguments"]
     if not certificate.axes:
-        low, high = words.ends_of(certificate)
+        low, high = certificate.ends
         digits = certificate.num_digits
         lower = "" if low is None else f"{rounded_down(low, digits)} <= "
         bound = f": no bound below 1; {why}" if why else "" if high is None else f" <= {rounded_up(high, digits)}"

@@ -226,7 +226,8 @@ class KeepRisks:
             what was seen, or as for `ClientRisks`.
         """
         if self._kind == "score":
-            raise ValueError(f"{self._metric!r} is a score and no mean of losses: a round has no risks; take scores()")
+            take = "rb.score_bound(kept.scores(), 'score', delta=0.05) or rb.report_page(kept.scores(), delta=0.05)"
+            raise ValueError(f"{self._metric!r} is a score and no mean of losses: a round has no risks; take {take}")
         return self._risks_of(self._kept_round(round), who)
 
     def scores(self, round: int = _LAST, **who: Unpack[WhoAnswered]) -> ClientScores:

@@ -22,14 +22,12 @@ from riskband.bands.local_steps import KNOWN_SIZES, RANDOM_SIZES, assumed_of_siz
 from riskband.betting import (
     CONSTANT_STAKES,
     ORDER_IS_UNINFORMATIVE,
-    betting_assumptions,
-    betting_upper_bound,
     client_orders,
     come_sorted,
     constant_stakes_upper_mean,
 )
 from riskband.checks import FloatArray, IntArray
-from riskband.duals import excess_assumptions, tail_duals
+from riskband.duals import dual_upper_limit, excess_assumptions, tail_duals, upper_mean
 from riskband.functionals.pairs import Pairs
 from riskband.functionals.ratios import (
     Ratio,
@@ -233,12 +231,9 @@ def coefficient_of_variation(risks: ClientRisks, delta: float) -> DirectBounds |
     return _ratio_bounds(risks, delta, power_ratio(2.0), lambda ratio: float(np.sqrt(max(ratio**2 - 1.0, 0.0))))
 
 
-def mean(risks: ClientRisks, delta: float, weights: FloatArray | float = 1.0) -> DirectBounds:
-    """Mean risk, of clients that count alike or with these weights in [0, 1]."""
-    of_losses, of_gains = (
-        constant_stakes_upper_mean(values, delta=delta, weights=weights)
-        for values in (risks.values, 1.0 - risks.values)
-    )
+def mean(risks: ClientRisks, delta: float) -> DirectBounds:
+    """Mean risk, of clients that count alike or by their design."""
+    of_losses, of_gains = (upper_mean(risks, values, delta=delta) for values in (risks.values, 1.0 - risks.values))
     return DirectBounds(1.0 - of_gains, of_losses, CONSTANT_STAKES)
 
 
@@ -251,24 +246,36 @@ def example_mean(risks: ClientRisks, delta: float, most: int) -> DirectBounds:
             "no client can exceed, whoever answers, and settle it before any answer is seen"
         )
     known = f"no client can have more than {most} examples, which was known before any of them answered"
-    return mean(risks, delta, risks.num_examples / most)._replace(assumptions=(RANDOM_SIZES, OWN_SIZES, known))
+    of_losses, of_gains = (
+        constant_stakes_upper_mean(values, delta=delta, weights=risks.num_examples / most)
+        for values in (risks.values, 1.0 - risks.values)
+    )
+    return DirectBounds(1.0 - of_gains, of_losses, CONSTANT_STAKES, (RANDOM_SIZES, OWN_SIZES, known))
 
 
 def cvar(risks: ClientRisks, delta: float, level: float) -> DirectBounds:
     """Mean risk of the clients beyond the quantile at a level, from above (math §2.9)."""
-    answers = (risks.values, risks.num_examples)
-    upper, name = betting_upper_bound(tail_duals(risks, level), answers, delta=delta, seed=None)
-    return DirectBounds(None, upper, name, (*excess_assumptions(risks), *betting_assumptions(name, None)))
+    upper, name, assumed = dual_upper_limit(risks, tail_duals(risks, level), delta=delta, seed=None)
+    return DirectBounds(None, upper, name, (*excess_assumptions(risks), *assumed))
 
 
 def share(risks: ClientRisks, delta: float, threshold: float) -> DirectBounds:
-    """Share of the clients at or above a threshold, from above; not by betting (math §2.10)."""
-    return DirectBounds(None, true_share(risks, threshold, delta=delta), "stepwise", (assumed_of_sizes(risks),))
+    """Share of the clients at or above a threshold, from above; not by betting (math §2.10).
+
+    By designs also from below: there no band is.
+    """
+    lower = None
+    if not risks.are_independent:
+        lower = 1.0 - true_share(risks.mirrored, max(float(np.nextafter(1.0 - threshold, 0.0)), 0.0), delta=delta)
+    return DirectBounds(lower, true_share(risks, threshold, delta=delta), "stepwise", (assumed_of_sizes(risks),))
 
 
 def quantile(risks: ClientRisks, delta: float, level: float) -> DirectBounds:
-    """Quantile, from above; not by betting (math §2.10)."""
-    return DirectBounds(None, true_quantile(risks, level, delta=delta), "stepwise", (assumed_of_sizes(risks),))
+    """Quantile, from above; not by betting (math §2.10). By designs also from below, as a share is."""
+    lower = None
+    if not risks.are_independent:
+        lower = 1.0 - true_quantile(risks.mirrored, min(float(np.nextafter(1.0 - level, 2.0)), 1.0), delta=delta)
+    return DirectBounds(lower, true_quantile(risks, level, delta=delta), "stepwise", (assumed_of_sizes(risks),))
 
 
 def top_share(risks: ClientRisks, delta: float, share: float) -> DirectBounds | None:

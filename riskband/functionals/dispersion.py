@@ -99,7 +99,7 @@ def _certificate_of_answers(
     if not np.isfinite(found.interval.upper):
         raise _no_certificate(chosen, "clients of risk 0 make it as large as can be")
     own = (
-        *shared_assumptions(risks, needs_binary=True),
+        *shared_assumptions(risks, needs_binary=True, knows_draws=chosen.knows_draws),
         *found.assumptions,
         *chosen_before(measure=(chosen.name, None)),
     )

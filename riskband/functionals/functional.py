@@ -86,6 +86,8 @@ class Functional:
         How it is said of a risk, with "{quantity}" and "{subject}" left open.
     counts_examples : bool
         Whether each client counts with its number of examples: then only answers say it.
+    knows_draws : bool
+        Whether `of_answers` knows clients that are no independent draws; see `riskband.duals`.
     of_distribution : callable or None
         Its value for a `RiskDistribution`, if known.
     range : tuple of float
@@ -126,6 +128,7 @@ class Functional:
     of_answers: OfAnswers | None = None
     sentence: str = "{quantity} of {subject}"
     counts_examples: bool = False
+    knows_draws: bool = False
 
     def of(self, subject: str) -> str:
         """Return what is bounded, such as "the Gini coefficient of the risk of an unseen client"."""
@@ -269,9 +272,14 @@ def bound_of_answers(
     delta = own_delta(delta)
     check_betting(method)
     remedy = "the mean over clients" if chosen.counts_examples else "a band, rb.band(answers, delta=...)"
-    risks.require_certain_answers("a bound from answers", remedy)
+    what = "a bound from answers" if risks.are_independent else chosen.quantity
+    risks.require_certain_answers(what, remedy, knows_draws=chosen.knows_draws)
     risks = risks.in_order_of_names()
     found = None if chosen.of_answers is None else chosen.of_answers(risks, delta / 2)
+    if found is not None and not risks.are_independent:  # of which there is no band
+        low = chosen.range[0] if found.lower is None else found.lower
+        high = chosen.range[1] if found.upper is None else found.upper
+        return BoundOfAnswers(_within(chosen, low, high), found.method, delta, found.assumptions)
     if found is None or None in found:
         band = band_of(risks, delta=delta if found is None else delta / 2)
         reading = method_that_applies("convex_order", band, chosen)
@@ -371,7 +379,7 @@ def _tail(weight: QuantileWeight, quantity: str, of_answers: OfAnswers, sentence
             lower = lower if measured is None else max(lower, measured.integral(measured.lower))
         return Interval(lower, upper if band.sides == "upper" else min(upper, weights.tail_mean(band, weight)))
 
-    return replace(plain, bounds=bounds, of_answers=of_answers, sentence=sentence)
+    return replace(plain, bounds=bounds, of_answers=of_answers, sentence=sentence, knows_draws=True)
 
 
 def _cvar(level: float) -> Functional:
@@ -387,6 +395,7 @@ def _quantile(level: float) -> Functional:
         f"the {exactly(level)} quantile",
         lambda distribution: float(distribution.quantile(level)),
         of_answers=partial(bets.quantile, level=level),
+        knows_draws=True,
     )
     # At level 0 the smallest x >= 0 with F(x) >= 0 is 0 for every distribution.
     return quantile if level > 0.0 else replace(quantile, bounds=lambda band: Interval(0.0, 0.0))
@@ -400,6 +409,7 @@ def _share(threshold: float) -> Functional:
         f"the survival function at {exactly(threshold)}",
         lambda distribution: float(np.sum(distribution.weights[distribution.risks >= threshold])),
         of_answers=partial(bets.share, threshold=threshold),
+        knows_draws=True,
         sentence=f"the probability that {{subject}} is at least {exactly(threshold)}",
     )
 

@@ -20,7 +20,7 @@ from riskband.bands.band import Band, band_alone, check_band, own_delta, subject
 from riskband.bands.band import band as band_of
 from riskband.bands.local_steps import OBSERVED_SIZES, assumed_of_sizes
 from riskband.bands.methods import default_method
-from riskband.betting import betting_assumptions, betting_upper_bound
+from riskband.betting import CONSTANT_STAKES
 from riskband.certificate import Certificate, recipe
 from riskband.checks import (
     FloatArray,
@@ -30,7 +30,7 @@ from riskband.checks import (
     check_points,
     check_single,
 )
-from riskband.duals import excess_assumptions, tail_duals
+from riskband.duals import dual_upper_limit, excess_assumptions, tail_duals, upper_quantile
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution
 from riskband.functionals.functional import Interval, certificate_of_band, resolve_weight
 from riskband.functionals.stepwise import (
@@ -116,19 +116,18 @@ def cvar(
 
 
 def _direct_cvar(risks: ClientRisks, level: float, quantity: str, *, delta: float, seed: int | None) -> Certificate:
-    risks.require_certain_answers("method='betting'", "method='band'")
+    risks.require_certain_answers("method='betting'", "method='band'", knows_draws=True)
     risks = risks.in_order_of_names() if seed is None else risks
-    answers = (risks.values, risks.num_examples)
-    value, name = betting_upper_bound(tail_duals(risks, level), answers, delta=delta, seed=seed)
+    value, name, assumed = dual_upper_limit(risks, tail_duals(risks, level), delta=delta, seed=seed)
     return Certificate(
         quantity=quantity,
         value=value,
         delta=delta,
         method=name,
         assumptions=(
-            *shared_assumptions(risks, needs_binary=True),
+            *shared_assumptions(risks, needs_binary=True, knows_draws=True),
             *excess_assumptions(risks),
-            *betting_assumptions(name, seed),
+            *assumed,
             *chosen_before(level=(level, None)),
         ),
         recipe=recipe("cvar", {"level": level, "delta": delta, "method": "betting", "seed": seed}, risks),
@@ -177,8 +176,7 @@ def _single_quantile(risks: ClientRisks, level: float, *, delta: float, local: s
     local = check_choice("local", local, SINGLE_LOCAL)
     if local == "observed":
         risks.require_no_noise("local='observed'", "local='marginal'")
-        rank = quantile_rank(risks.num_counted, level=level, delta=delta)
-        value = order_statistic(risks, risks.values, rank)
+        value = observed_quantile(risks, level, delta=delta)
     else:
         value = true_quantile(risks, level, delta=delta)
     return _standing_alone(
@@ -186,7 +184,7 @@ def _single_quantile(risks: ClientRisks, level: float, *, delta: float, local: s
         "quantile",
         {"level": level, "delta": delta, "local": local},
         quantity=f"the {exactly(level)} quantile of {subject_of(local)}",
-        method="stepwise" if local == "marginal" else "order statistic",
+        method="stepwise" if local == "marginal" else "order statistic" if risks.are_independent else CONSTANT_STAKES,
         value=value,
         chosen=chosen_before(level=(level, None), local=(local, "marginal")),
     )
@@ -199,10 +197,21 @@ def _standing_alone(
     sizes = OBSERVED_SIZES if arguments["local"] == "observed" else assumed_of_sizes(risks)
     return Certificate(
         delta=arguments["delta"],
-        assumptions=(*shared_assumptions(risks, needs_binary=arguments["local"] == "marginal"), sizes, *chosen),
+        assumptions=(
+            *shared_assumptions(risks, needs_binary=arguments["local"] == "marginal", knows_draws=True),
+            sizes,
+            *chosen,
+        ),
         recipe=recipe(function, arguments, risks),
         **rest,
     )
+
+
+def observed_quantile(risks: ClientRisks, level: float, *, delta: float) -> float:
+    """Upper bound on the quantile of the risks that clients would measure."""
+    if not risks.are_independent:
+        return upper_quantile(risks, risks.values, tail=1.0 - level, delta=delta)
+    return order_statistic(risks, risks.values, quantile_rank(risks.num_counted, level=level, delta=delta))
 
 
 def quantile_rank(num_clients: int, *, level: float, delta: float) -> int:
@@ -275,7 +284,11 @@ def survival(
             quantity=f"the probability that {subject_of(local)} is at least {name}",
             value=_shares(source, points, delta=delta, local=local),
             axes={"threshold": points},
-            method="stepwise" if local == "marginal" else "exact binomial",
+            method="stepwise"
+            if local == "marginal"
+            else "exact binomial"
+            if source.are_independent
+            else CONSTANT_STAKES,
             chosen=chosen_before(thresholds=(in_short(points), None), local=(local, "marginal")),
         )
     band = band_alone(source, delta=delta)

@@ -16,8 +16,10 @@ from typing import NamedTuple, Self
 import numpy as np
 from scipy.special import bdtr, betaincc, betaincinv, expit, ndtri
 
+from riskband.answers.counts import BoolArray
 from riskband.answers.risks import ClientRisks, clopper_pearson
 from riskband.checks import FloatArray, IntArray
+from riskband.duals import upper_mean, upper_quantile
 
 USUAL_NUM_EXAMPLES = 100
 MIN_ETA, MAX_ETA = 1e-9, 0.5
@@ -34,6 +36,7 @@ _CUTS = np.linspace(0.0, 4.0, 17)  # below the threshold, in standard deviations
 _UPPER_CUTS = (0.3, 0.8, 1.3, 2.0, 3.0)  # above it
 _DOUBT = 0.25  # that the count of the clients above the upper cut, each counted in part, is larger than it is taken for
 _MOST_RANKS = 200
+_ETA_OF_DESIGNS = 0.1  # for quantiles of clients that are no independent draws: within a tenth of the best, if few, too
 _ROUNDING = 1e-12  # of a binomial probability
 
 
@@ -70,7 +73,10 @@ def stepwise(ranges: Sequence[Range], value_of: Callable[[Limit], float]) -> flo
 
 def observed_share(risks: ClientRisks, threshold: float, *, delta: float) -> float:
     """Upper bound on the share of clients that would measure a risk of at least a threshold."""
-    return float(clopper_pearson(counted(risks, risks.values >= threshold), risks.num_counted, delta))
+    is_above = risks.values >= threshold
+    if not risks.are_independent:
+        return upper_mean(risks, is_above.astype(np.float64), delta=delta, is_share=True)
+    return float(clopper_pearson(counted(risks, is_above), risks.num_counted, delta))
 
 
 def planned_size(risks: ClientRisks) -> tuple[int, bool]:
@@ -86,7 +92,8 @@ def true_share(risks: ClientRisks, threshold: float, *, delta: float) -> float:
         return 1.0
     num_examples, is_sure = planned_size(risks)
     is_exact = is_sure and risks.binary and risks.noise is None  # then there may be an upper cut
-    ranges = share_ranges(risks.num_counted, threshold, delta, num_examples, is_exact)
+    num_draws = risks.num_counted if risks.design is None else risks.design.num_units
+    ranges = share_ranges(num_draws, threshold, delta, num_examples, is_exact)
     clients = _Clients.of(risks, threshold)
     return stepwise(ranges, lambda limit: _share_limit(clients, limit))
 
@@ -105,19 +112,21 @@ class _Clients(NamedTuple):
         num_wrong = np.rint(risks.values * risks.num_examples)
         return cls(risks, threshold, np.asarray(bdtr(num_wrong, risks.num_examples, threshold)))
 
-    def num_above(self, eta: float) -> int:
+    def above(self, eta: float) -> BoolArray:
         """Clients that a risk at or above the threshold makes count, each with probability 1 - eta or more.
 
         Who measured it counts in any case: then clients that measure their risk exactly cannot break the bound.
         """
         if self.risks.noise is not None:
-            return counted(self.risks, self.risks.upper_limits(eta) >= self.threshold)
+            return np.asarray(self.risks.upper_limits(eta) >= self.threshold)
         is_possible = self.risks.upper_limits(eta) >= self.threshold if self.no_more is None else self.no_more > eta
-        return counted(self.risks, is_possible | (self.risks.values >= self.threshold))
+        return np.asarray(is_possible | (self.risks.values >= self.threshold))
 
-    def num_in_part(self, level: float) -> int:
+    def in_part(self, level: float) -> BoolArray:
         """Clients that measured more than those of the threshold do with probability `level`."""
-        return 0 if level == 1.0 or self.no_more is None else int(np.sum(self.no_more > level + _ROUNDING))
+        if level == 1.0 or self.no_more is None:
+            return np.zeros(self.risks.num_clients, dtype=bool)
+        return np.asarray(self.no_more > level + _ROUNDING)
 
 
 def _share_limit(clients: _Clients, limit: Limit) -> float:
@@ -127,7 +136,11 @@ def _share_limit(clients: _Clients, limit: Limit) -> float:
     are so many as with probability 1 - _DOUBT at most, for a part of delta.
     """
     height, delta = limit.level / (limit.level - limit.eta), limit.delta
-    num_above, num_in_part = clients.num_above(limit.eta), clients.num_in_part(limit.level)
+    is_above, is_in_part = clients.above(limit.eta), clients.in_part(limit.level)
+    if not clients.risks.are_independent:  # h / height is an outcome in [0, 1]
+        outcomes = np.where(is_in_part, 1.0 / height, is_above)
+        return height * upper_mean(clients.risks, outcomes, delta=delta, is_share=True)
+    num_above, num_in_part = counted(clients.risks, is_above), int(np.sum(is_in_part))
     if limit.level < 1.0:
         num_whole = bisect_left(range(num_in_part), 1.0 - _DOUBT, key=lambda k: float(bdtr(k, num_in_part, 1 / height)))
         num_above, delta = num_above - num_in_part + num_whole, delta * (1.0 - _DOUBT)
@@ -142,6 +155,9 @@ def counted(risks: ClientRisks, is_above: np.ndarray) -> int:
 
 def true_quantile(risks: ClientRisks, level: float, *, delta: float) -> float:
     """Upper bound on the quantile of the true risks at a level in [0, 1]: an order statistic of limits, or 1."""
+    if not risks.are_independent:
+        tail = (1.0 - level) * (1.0 - _ETA_OF_DESIGNS)
+        return upper_quantile(risks, risks.upper_limits(_ETA_OF_DESIGNS), tail=tail, delta=delta)
 
     def value_of(limit: Limit) -> float:
         return order_statistic(risks, risks.upper_limits(limit.eta), limit.rank)

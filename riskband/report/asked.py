@@ -22,6 +22,7 @@ from riskband.worst_cases.requirements import (
     Requirement,
     budgets_beside,
     certificates_of,
+    is_of_next,
     numbers_alone,
     numbers_behind,
     read_requirements,
@@ -95,8 +96,8 @@ class Asked:
 
     @property
     def has_next(self) -> bool:
-        """Whether the next clients are asked for."""
-        return self.next is not None or self.population is not None
+        """Whether the next clients are asked for, beside what is required of them."""
+        return self.next is not None or (self.population is not None and not any(map(is_of_next, self.requirements)))
 
     @property
     def mean_of_others(self) -> bool:
@@ -135,7 +136,7 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     band = _band(risks, asked, delta=part, sides="two" if has_both_sides else "lower") if is_needed else None
     alone: dict[str, Any] = {"delta": part, "seed": asked.seed if risks.are_as_measured else None}
     found |= {name: _above(name, risks if asked.is_alone or band is None else band, **alone) for name in above}
-    found |= certificates_of(risks, bet_on, delta=part)
+    found |= certificates_of(risks, bet_on, delta=part, population=asked.population)
     source, terms = (risks, alone) if is_bet_on or band is None else (band, {})
     found |= _by_name(rb.worst_case_mean(source, **shift, **terms) for shift in shifts)
     if band is not None:
@@ -167,7 +168,8 @@ def are_few(risks: rb.ClientRisks | ScaledAnswers, *, delta: float) -> bool:
 
     That is bounded by ranks, which need every answer as it was measured.
     """
-    return risks.are_as_measured and risks.num_clients < rb.num_clients_needed(TAIL_LEVEL, delta=delta / len(_UNASKED))
+    is_ranked = risks.are_independent and risks.are_as_measured
+    return is_ranked and risks.num_clients < rb.num_clients_needed(TAIL_LEVEL, delta=delta / len(_UNASKED))
 
 
 def next_of_few(
@@ -178,7 +180,7 @@ def next_of_few(
     It has a part, too, if that is enough; or else what follows from the first rank, beside delta.
     """
     part = delta / (num_others + (_rank(answers, delta / (num_others + 1)) > 0))
-    return _by_name([rb.next_clients(answers, 1, rank=max(1, _rank(answers, part)))]), part
+    return {"next_client": rb.next_clients(answers, 1, rank=max(1, _rank(answers, part)))}, part
 
 
 def _rank(risks: rb.ClientRisks | ScaledAnswers, delta: float) -> int:

@@ -10,13 +10,15 @@ import numpy as np
 from riskband.answers.risks import ClientRisks
 from riskband.answers.scaled import ClientChanges, ClientScores, ScaledAnswers
 from riskband.certificate import USUAL_DELTA, Certificate
-from riskband.checks import check_delta
+from riskband.checks import check_choice, check_delta
+from riskband.functionals.quantiles import SINGLE_LOCAL
 from riskband.report.asked import are_few, next_of_few
 from riskband.report.findings import Findings, findings
 from riskband.worst_cases.next_clients import next_clients
 from riskband.worst_cases.requirements import (
     Requirement,
     certificates_of,
+    is_of_next,
     numbers_behind,
     read_requirements,
     verdicts_on,
@@ -38,6 +40,7 @@ def compare(
     population: int | None = None,
     divergence: str | None = None,
     budget: float | list[float] = 0.0,
+    local: str = "marginal",
 ) -> Any:
     """Say how much worse, or better, a new model is than an old one at clients that nobody has asked.
 
@@ -56,6 +59,8 @@ def compare(
         Requirements such as "change<=0.01" (non-inferiority) and "harmed:0.02<=0.1" (do no harm).
     num_next, population, divergence, budget :
         As for `next_clients`; with a divergence and without these two, the worst mean change at each budget.
+    local : {"marginal", "observed"}
+        Whether shares and quantiles are of the clients' true changes, or of those that they would measure.
 
     Returns
     -------
@@ -76,7 +81,7 @@ def compare(
     'PASS'
     """
     asked: dict[str, Any] = {"numbers": numbers, "require": require, "num_next": num_next, "population": population}
-    asked |= {"divergence": divergence, "budget": budget}
+    asked |= {"divergence": divergence, "budget": budget, "local": check_choice("local", local, SINGLE_LOCAL)}
     if isinstance(new, Mapping):
         if not new:
             raise ValueError("there must be a new model, got an empty mapping; give new models by name")
@@ -101,14 +106,18 @@ def certified_on_scale(
     population: int | None = None,
     divergence: str | None = None,
     budget: float | list[float] = 0.0,
+    local: str | None = None,
     mean_of_others: bool = False,
 ) -> Findings:
-    """Return what is found of changes or scores: each number, and the next clients, with an equal part of delta."""
+    """Return what is found of changes or scores: each number, and the next clients, with an equal part of delta.
+
+    `local` is for changes alone: nothing but what clients measure is known of scores.
+    """
     gated, families = read_requirements(require, answers), families_of(answers)
     behind = numbers_behind(gated)
     named = [numbers] if isinstance(numbers, str) or not isinstance(numbers, Iterable) else numbers
     asked = [str(ScaledNumber.of(name, families)) for name in named]
-    has_next = num_next is not None or population is not None
+    has_next = num_next is not None or (population is not None and not any(map(is_of_next, gated)))
     is_unasked, found = not (asked or gated or has_next or divergence), dict[str, Certificate]()
     if is_unasked:
         asked = list(_UNASKED[type(answers)])[: 1 if are_few(answers, delta=delta) else None]
@@ -125,8 +134,8 @@ def certified_on_scale(
     if is_unasked and are_few(answers, delta=delta):
         found, part = next_of_few(answers, delta=delta, num_others=len(asked))
     bound: Any = change_bound if isinstance(answers, ClientChanges) else score_bound
-    found |= {name: bound(answers, name, delta=part) for name in asked}
-    found |= certificates_of(answers, behind, delta=part)
+    found |= {name: bound(answers, name, delta=part, **({} if local is None else {"local": local})) for name in asked}
+    found |= certificates_of(answers, behind, delta=part, population=population, local=local)
     if has_next:
         shift: dict[str, Any] = {} if divergence is None else {"divergence": divergence, "budget": budget}
         of_next = next_clients(answers, num_next, delta=part, population=population, **shift)

@@ -302,7 +302,10 @@ def _one_each(certificates: Mapping[str, Certificate], required: Mapping[str, Ce
     for name, each in certificates.items():
         axes = {axis: np.asarray(points).tolist() for axis, points in each.axes.items() if len(points) > 1}
         quantity = each.name, is_measured(each), each.is_published, str(axes)
-        rank = id(each) not in behind, float(np.sum(each.value))
+        is_from_below = each.recipe.get("answers", {}).get("higher_is_better") and each.lower is not None
+        is_count = "share" in each.kind or not each.num_digits  # of clients, in a score's two directions the same
+        bad = -np.asarray(each.lower) if is_from_below and not is_count else np.asarray(each.value)
+        rank = id(each) not in behind, float(np.sum(bad))
         found[quantity] = min(found.get(quantity, (rank, name)), (rank, name))
     kept = {name for _, name in found.values()}
     return {name: each for name, each in certificates.items() if name in kept}

@@ -124,8 +124,10 @@ def _rendered(
     view = view_of(found, title=title, facts=facts, public=public)
     shown = view["certificates"] = {name: (known or {}).get(name, each) for name, each in view["certificates"].items()}
     page = {"version": rb.__version__, "of": list(certificates), "title": title, "facts": asdict(facts)}
-    # Of two of one quantity that which is not shown has its part of delta, too, so the page made again needs it.
-    kept = shown if public else {**certificates, **shown}
+    # Of two of one quantity that which is not shown has its part of delta, too, so the page made again needs it; before
+    # those that are, which verdicts follow from.
+    beside = {} if public else {name: each for name, each in certificates.items() if name not in shown}
+    kept = beside | shown
     stored, holds = _stored(kept, gate, page, made=view["made_here"], public=public)
     hashed = () if public else shown.keys() - (view["made_here"] if holds == PACKED else ())
     digests = {name: _digest(each) for name, each in shown.items() if name in hashed}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from riskband.answers.scaled import ClientChanges, ScaledAnswers, is_scaled, rebuilt
+from riskband.answers.scaled import CHANGE, ClientChanges, ScaledAnswers, is_scaled, rebuilt, scale_of
 from riskband.checks import FloatArray, IntArray
 from riskband.report.asked import TAILS, read_off
 from riskband.report.charts import Arrows, Chart, Curve, thinned
@@ -40,7 +40,6 @@ from riskband.report.words import (
     question,
     rows_of_next,
     said_once,
-    sentence,
     subject_of,
     who_answered,
 )
@@ -140,7 +139,7 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
         "number": number,
         "example": example,
         "light": light._replace(reason=of_these(light.reason)),
-        "sentence": capital(sentence(main)),
+        "sentence": capital(main.statement),
         "label": LABELS[main.validity],
         "together": f"{capital(found.statement)}.",
         "measured": _measured_first(main, found),
@@ -248,7 +247,7 @@ def _tails(found: Findings, threshold: float | None) -> tuple[tuple[Row, ...], d
 
 def _measured_first(main: Certificate, found: Findings) -> str:
     """What was measured of the number at the top, or else of the mean, which it is a worst case of."""
-    name = "change" if "old" in found.answers else "score" if is_scaled(found.answers) else "mean"
+    name = "change" if scale_of(found.answers) is CHANGE else "score" if is_scaled(found.answers) else "mean"
     own, mean = measured(main.name, found.answers), measured(name, found.answers)
     whose = "the mean risk" if name == "mean" else f"their mean {name}"
     whose += " without any change" if name == "mean" and main.kind != "next" else ""

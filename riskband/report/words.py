@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from riskband.answers.design import Design
 from riskband.answers.responses import (
     FIXED_NUMBER,
     FRESH_CLIENTS,
@@ -23,7 +24,6 @@ from riskband.answers.responses import (
 from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS
 from riskband.answers.scaled import CHANGE, RISK, is_scaled, rebuilt, scale_of
 from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate, as_sentence
-from riskband.checks import FloatArray
 from riskband.functionals.functional import resolve
 from riskband.functionals.quantiles import num_clients_needed
 from riskband.wording import (
@@ -131,19 +131,9 @@ def about(lines: Iterable[str]) -> dict[str, str]:
     return said
 
 
-def ends_of(certificate: Certificate) -> tuple[FloatArray | None, FloatArray | None]:
-    """Return the lower and the upper bound; None for an end of the range of changes or scores, which says nothing."""
-    scale, upper = scale_of(certificate.recipe["answers"]), np.asarray(certificate.value)
-    lower = None if certificate.lower is None else np.asarray(certificate.lower)
-    if scale is None:
-        return lower, None if certificate.is_open else upper
-    low, high = (0.0, 1.0) if certificate.kind in ("harmed", "score_share") else (scale.low, scale.high)
-    return None if lower is None or np.all(lower <= low) else lower, None if np.all(upper >= high) else upper
-
-
 def bound_in_words(certificate: Certificate) -> str:
     """Return one number's bounds, each rounded to its safe side: "at most 0.1", "0.6 to 0.8", "at least 0.6"."""
-    digits, (lower, upper) = certificate.num_digits, ends_of(certificate)
+    digits, (lower, upper) = certificate.num_digits, certificate.ends
     low = "" if lower is None else rounded_down(lower.item(), digits)
     high = "" if upper is None else rounded_up(upper.item(), digits)
     if low and high:
@@ -156,15 +146,6 @@ def over_budget(certificate: Certificate) -> Iterator[tuple[float, Certificate]]
     for n, budget in enumerate(certificate.axes["budget"].tolist()):
         lower = None if certificate.lower is None else float(np.asarray(certificate.lower)[n])
         yield budget, replace(certificate, axes={}, value=float(np.asarray(certificate.value)[n]), lower=lower)
-
-
-def sentence(certificate: Certificate) -> str:
-    """Return its statement, of changes and scores without an end of their range, which says nothing."""
-    is_of_risks = not is_scaled(certificate.recipe["answers"])
-    if is_of_risks or certificate.axes or all(each is not None for each in ends_of(certificate)):
-        return certificate.statement
-    claim = f"{certificate.quantity} is {bound_in_words(certificate)}"
-    return as_sentence(claim, delta=certificate.delta, validity=certificate.validity)
 
 
 def harm(certificate: Certificate) -> str:
@@ -198,7 +179,7 @@ def subject_of(answers: Mapping[str, Any]) -> tuple[str, str, str]:
 
 def about_these(text: str, answers: Mapping[str, Any]) -> str:
     """Return words on one model's losses as words on both models, or on scores."""
-    text = text.replace("the model", "either model") if "old" in answers else text
+    text = text.replace("the model", "either model") if scale_of(answers) is CHANGE else text
     return text.replace("loss", "score") if "higher_is_better" in answers else text
 
 
@@ -306,15 +287,21 @@ def may_become(divergence: str, budget: float, share: float = 0.1) -> str:
     return f"{percent(share)} of the clients may become {percent(most)}"
 
 
+_MISSING = {"ignore": "taken to be missing by chance", "worst": "counted as the worst possible"}
+
+
 def who_answered(answers: Mapping[str, Any]) -> dict[str, str]:
     """Return lines about who answered and how far the answers can be relied on, from the answers in a recipe."""
     sizes, lines = np.asarray(answers.get("num_examples", ())), {}
     if num_clients := num_clients_of(answers):
         lines["Clients that answered"] = f"{num_clients:,}"
     if answers.get("num_missing"):
-        is_worst = answers.get("missing") == "worst"
-        as_what = "counted as the worst possible" if is_worst else "taken to be missing by chance"
+        as_what = _MISSING.get(missing := answers.get("missing", "ignore")) or (
+            f"with odds of answering that differ by at most a factor of {missing.partition(':')[2]}"
+        )
         lines["Clients asked without a valid answer"] = f"{answers['num_missing']:,}, {as_what}"
+    if "design" in answers:
+        lines["How clients were drawn"] = f"by {Design(**answers['design']).kind}"
     if sizes.size:
         same = f"{sizes.min():,}" if sizes.min() == sizes.max() else f"{sizes.min():,} to {sizes.max():,}"
         lines["Test examples of each client"] = same
@@ -366,11 +353,12 @@ def of_few(certificates: Mapping[str, Certificate]) -> str:
     some = certificates.values()
     if not any(map(of_rank, some)) or any(each.kind.endswith("quantile") for each in some):
         return ""
-    delta = next((each.delta for each in some if each.kind in _MEANS), USUAL_DELTA)
-    scale = scale_of(next(iter(some)).recipe["answers"])
+    means = [each for each in some if each.kind in _MEANS]
+    delta, scale = means[0].delta if means else USUAL_DELTA, scale_of(next(iter(some)).recipe["answers"])
     level, have, tail = TAIL_LEVEL, "have", ", and one of the worst tenth's mean more still"
     if scale is not None:
-        level, have, tail = (level_of_limits(level), have, "") if scale is CHANGE else (level, "would measure", "")
+        is_true = scale is CHANGE and all(each.recipe["arguments"]["local"] == "marginal" for each in means)
+        level, have, tail = (level_of_limits(level), have, "") if is_true else (level, "would measure", "")
     needed = f"{num_clients_needed(level, delta=delta)} clients or more at delta = {short_delta(delta)}"
     return f"a bound of what nine in ten unseen clients {have} needs {needed}{tail}"
 

@@ -17,7 +17,7 @@ from scipy.special import bdtrc, betainc, expit, gammaln
 
 from riskband.answers.responses import INDEPENDENT_ASKED, INDEPENDENT_CLIENTS
 from riskband.answers.risks import ClientRisks, check_risks, shared_assumptions
-from riskband.answers.scaled import ScaledAnswers
+from riskband.answers.scaled import RISK, Scale, ScaledAnswers
 from riskband.bands.local_steps import OBSERVED_SIZES, assumed_of_sizes
 from riskband.betting import CONSTANT_STAKES, constant_stakes_upper_mean, others_upper_mean
 from riskband.certificate import Certificate, recipe
@@ -88,7 +88,8 @@ def next_clients(
         Only the k-th largest of the next, which is bounded more sharply; fixed beforehand. Default: all at once.
     above : float, optional
         A risk in [0, 1), fixed beforehand: bounded is how many of the next clients measure more than it, from both
-        sides, each with half of delta. Goes with measured risks, and without `rank` and `k`.
+        sides, each with half of delta. Or a change, or a score: then those count that measure worse. Goes with measured
+        risks, and without `rank` and `k`.
     mean : bool
         Only the mean of these clients' risks, which is bounded more sharply than with all k at once. Goes without
         `rank`, `k`, `above` and a divergence.
@@ -118,15 +119,11 @@ def next_clients(
         If an argument is out of range, or arguments contradict each other; if there are too many clients for all k at
         once; or answers with noise are to be read as measured risks.
     """
+    answers, scale = risks, RISK
     if isinstance(risks, ScaledAnswers):
-        if local != "observed" or above is not None:
-            raise ValueError(
-                f"local and above are for risks, got local={local!r:.80} and above={above!r:.80}; leave them out of "
-                "changes and scores"
-            )
-        terms: dict[str, Any] = {"delta": delta, "rank": rank, "k": k, "divergence": divergence, "budget": budget}
-        terms |= {"population": population, "including_seen": including_seen, "mean": mean}
-        return on_scale(next_clients(risks.unit, num_next, **terms), risks)
+        if local != "observed":
+            raise ValueError(f"local is for risks, got local={local!r:.80}; leave it out of changes and scores")
+        scale, risks = risks.scale, risks.unit
     check_risks(risks)
     local, whole = check_choice("local", local, SINGLE_LOCAL), check_flag("including_seen", including_seen)
     if local == "observed":
@@ -145,8 +142,7 @@ def next_clients(
     if whole and num_bounded != population:
         raise ValueError(f"including_seen is about all {population} clients, got num_next={num_next}; leave it out")
     if above is not None:
-        if not 0.0 <= check_number("above", above, remedy="it is a risk") < 1.0:
-            raise ValueError(f"above must be in [0, 1), got {above}; no client measures more than 1")
+        check_above("above", above, scale)
         if (rank, k, local) != (None, None, "observed"):
             raise ValueError("above counts clients by what they measure; leave out rank, k and local")
     beside = [
@@ -190,7 +186,9 @@ def next_clients(
         found, method = _upper_mean(risks, num_next, part, whole=whole, local=local)
         value = np.full(budgets.shape, found)
     elif above is not None:
-        ends = [_num_above(risks, num_next, above, part / 2.0, f, size, whole) for size in budgets.ravel().tolist()]
+        worse = answers.values < above if scale.is_higher_better else answers.values > above
+        count = int(np.sum(worse))
+        ends = [_num_above(risks, num_next, count, part / 2.0, f, size, whole) for size in budgets.ravel().tolist()]
         lower, value = np.array(ends, dtype=np.float64).T.reshape(2, *budgets.shape)
     else:
         # Of the others all limits hold at once, for their part of delta.
@@ -202,7 +200,7 @@ def next_clients(
         if k is None:
             value, axes["k"] = bounds.reshape(*budgets.shape, num_bounded), np.arange(1.0, num_bounded + 1.0)
             details = {"mean": bounds.mean(axis=1).reshape(budgets.shape)}
-    return Certificate(
+    made = Certificate(
         quantity=_quantity(
             "mean" if mean else k, above, num_next, population, whole, local, None if f is None else ball(f, budgets)
         ),
@@ -228,6 +226,15 @@ def next_clients(
         ),
         recipe=recipe("next_clients", {name: each for name, each in arguments.items() if each is not None}, risks),
     )
+    return on_scale(made, answers) if isinstance(answers, ScaledAnswers) else made
+
+
+def check_above(name: str, above: object, scale: Scale) -> None:
+    """Raise ValueError if no client can measure worse than this number, which is called `name`, or it is none."""
+    found, low, high = check_number(name, above, remedy=f"it is {scale.article} {scale.noun}"), scale.low, scale.high
+    ends, worst = (f"({low:g}, {high:g}]", low) if scale.is_higher_better else (f"[{low:g}, {high:g})", high)
+    if not low <= found <= high or found == worst:
+        raise ValueError(f"{name} must be in {ends}, got {above}; no client measures worse than {worst:g}")
 
 
 def _num_next(num_seen: int, num_next: int | None, population: int | None, *, is_shifted: bool) -> int:
@@ -305,13 +312,14 @@ def _quantity(
 
 
 def _num_above(
-    risks: ClientRisks, num_next: int, above: float, part: float, f: FDivergence | None, size: float, whole: bool
+    risks: ClientRisks, num_next: int, count: int, part: float, f: FDivergence | None, size: float, whole: bool
 ) -> tuple[int, int]:
-    """The least and the most that may be above a risk; each is wrong with at most that part of delta (math §3.7).
+    """The least and the most that may be above a risk, if so many of those seen are.
 
-    Of answers that may be wrong all are above it, and of the other end none.
+    Each is wrong with at most that part of delta (math §3.7). Of answers that may be wrong all are above it, and of the
+    other end none.
     """
-    num_seen, count = risks.num_counted, int(np.sum(risks.values > above))
+    num_seen = risks.num_counted
     high = min(count + risks.contamination + risks.num_missing_worst, num_seen)
     low = max(count - risks.contamination, 0)
 

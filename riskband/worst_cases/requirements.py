@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from riskband.answers.risks import ClientRisks
-from riskband.answers.scaled import CHANGE, Scale, ScaledAnswers
+from riskband.answers.scaled import CHANGE, RISK, Scale, ScaledAnswers, scale_of
 from riskband.bands.band import Band, band_alone, own_delta, subject_of
 from riskband.bands.band import band as band_of
 from riskband.certificate import CERTIFICATE, Certificate
@@ -26,12 +26,12 @@ from riskband.checks import as_spelled, check_budget, check_count, check_number,
 from riskband.functionals.dispersion import UnboundedError, dispersion_certificate
 from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import resolve
-from riskband.search import smallest_size
+from riskband.search import largest_where, smallest_size
 from riskband.wording import chosen_before, confidence, exactly, in_full, rounded_down, rounded_up
 from riskband.wording.shown import Shown, shortened
 from riskband.worst_cases.divergence_bounds import divergence_lower_bound
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence, robust_mean
-from riskband.worst_cases.next_clients import next_clients
+from riskband.worst_cases.next_clients import check_above, next_clients
 from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
 from riskband.worst_cases.scaled import CHANGES, SCORES, ScaledNumber, change_bound, families_of, score_bound
 
@@ -58,6 +58,7 @@ TARGET_MEAN, DIVERGENCE = "target_mean", "divergence"
 _MEANT = re.compile(r"\s*([^<>=]+?)\s*(=<|=>|<|>)\s*([^<>=]+?)\s*")
 _WRITTEN = re.compile(r"\s*(.+?)\s*(<=|>=)\s*(.+?)\s*")
 _LARGEST_TRIED = 4_096  # clients
+_MOST_LOG_ODDS, _NUM_ODDS = math.log(1e3), 14  # beyond such odds, clients that are silent may as well be the worst
 _FINENESS = 8  # the number of clients that would decide is found to one part in so many
 
 
@@ -67,7 +68,7 @@ class Number(NamedTuple):
     name: str
     quantity: str  # in a sentence
     range: tuple[float, float]
-    certificate: Callable[[Any, float | None], Certificate]  # UnboundedError where nothing bounds it
+    certificate: Callable[..., Certificate]  # of a source at a delta; UnboundedError where nothing bounds it
     value: Callable[[RiskDistribution], float]  # of a network whose risks are known; of next clients, what is expected
     plain: str = ""  # of a worst case, the number without a shift, which bounds it from below
     threshold: float | None = None  # the risk from which on a share counts clients
@@ -85,8 +86,8 @@ class Requirement:
     name : str
         Of the number: a functional, as `bound` reads it, "worst_mean:DIVERGENCE:BUDGET",
         "worst_share:RISK:DIVERGENCE:BUDGET", or "next:CLIENTS:RISK", how many of so many next clients measure more
-        than the risk; "next:CLIENTS:RISK:DIVERGENCE:BUDGET" if they come from a target network; or
-        "next:all:CLIENTS:RISK", how many of all clients of a finite federation of so many.
+        than the risk (of changes and scores: worse than that); "next:CLIENTS:RISK:DIVERGENCE:BUDGET" if they come from
+        a target network; or "next:all:CLIENTS:RISK", how many of all clients of a finite federation of so many.
     relation : {"<=", ">="}
         Whether the limit is the largest or the smallest value allowed.
     limit : float
@@ -174,7 +175,8 @@ class Verdict(Shown):
     certificates : tuple of Certificate
         What the verdict follows from.
     why : str
-        If it is not decided: what that comes from, and how many clients would decide by an estimate.
+        If it is not decided: what that comes from, and how many clients would decide by an estimate. Of clients that
+        answer with odds that were said: up to which odds it is decided.
     num_clients : int or None
         If it is not decided: a new evaluation of about so many clients would decide it, if they answer as these did. An
         estimate, found by repeating the answers; `None` if it was not found or is of no use. To ask more clients until
@@ -212,6 +214,8 @@ class Verdict(Shown):
     def _known(self) -> str:
         """What was certified of the number; an end of its range is none."""
         (low, high), limit = self.requirement.number.range, self.requirement.limit
+        scale = scale_of(self.certificates[0].recipe["answers"]) if self.certificates and math.isinf(low) else None
+        low, high = (low, high) if scale is None else (scale.low, scale.high)
         if self.lower <= low and self.upper >= high:
             return f"these answers do not bound {self.quantity}"
         digits = self.certificates[0].num_digits if self.certificates else 4
@@ -357,13 +361,14 @@ def read_requirements(
     if not isinstance(several, Iterable):
         raise ValueError(f"requirements must be text or a list of it, got {given!r:.80}; {_EXAMPLE}")
     found = list(dict.fromkeys(map(Requirement.of, several)))
-    if answers is None:
-        return found
+    scale = RISK if answers is None else answers.scale
     for each in found:
-        ScaledNumber.of(each.name, families_of(answers))  # raises ValueError, with the numbers that there are
-        if math.isinf(each.number.range[0]):
-            scale = answers.scale
-            each.require_open(scale.low, scale.high, f"that is the range of the {scale.noun}")
+        if is_of_next(each):
+            _check_point(each.name, scale)
+        elif answers is not None:
+            ScaledNumber.of(each.name, families_of(answers))  # raises ValueError, with the numbers that there are
+            if math.isinf(each.number.range[0]):
+                each.require_open(scale.low, scale.high, f"that is the range of the {scale.noun}")
     return found
 
 
@@ -394,15 +399,24 @@ def budgets_beside(names: Collection[str], *, divergence: str, budgets: Iterable
     return [size for size in budgets if _worst_mean_name(divergence, size) not in names]
 
 
-def certificates_of(source: Source, names: Iterable[str], *, delta: float | None) -> dict[str, Certificate]:
+def certificates_of(
+    source: Source,
+    names: Iterable[str],
+    *,
+    delta: float | None,
+    population: int | None = None,
+    local: str | None = None,
+) -> dict[str, Certificate]:
     """Return a certificate of each number, with that delta for each if the source is answers.
 
-    What nothing bounds from above has none: not even its lower end, since a certificate is finite.
+    With a population the next clients are others of it; `local` is that of `change_bound`. What nothing bounds from
+    above has no certificate: not even of its lower end, since a certificate is finite.
     """
     found = {}
     for name in names:
         with suppress(UnboundedError):
-            found[name] = number_of(name).certificate(source, delta)
+            what, how = ("population", population) if is_of_next(name) else ("local", local)
+            found[name] = number_of(name).certificate(source, delta, **({} if how is None else {what: how}))
     return found
 
 
@@ -445,14 +459,14 @@ def _verdict(certificates: Mapping[str, Certificate], requirement: Requirement, 
         return of(
             verdict=NOT_DECIDED, why="an estimate decides nothing: the clients that answered helped to train the model"
         )
-    verdict = requirement.verdict(lower, upper)
+    verdict, risks = requirement.verdict(lower, upper), _growing(found)
     if verdict == PASS and any(is_budget_refuted(each, certificates) for each in found):
         return of(verdict=NOT_DECIDED, why="these answers refute the budget, so the bound says nothing of the target")
-    if verdict != NOT_DECIDED:
-        return of(verdict=verdict)
+    kept = "" if risks is None else _kept_up_to(certificates, requirement, risks)
+    if verdict != NOT_DECIDED or kept:
+        return of(verdict=verdict, why=kept)
     if found and all(each.is_always_valid for each in found):
         return of(verdict=verdict, why="further clients may be asked until it is decided")
-    risks = _growing(found)
     if risks is None or 2 * risks.num_clients > _LARGEST_TRIED:
         return of(verdict=verdict, why="how many clients would decide it was not estimated")
     enough, then = _enough(certificates, requirement, risks)
@@ -497,8 +511,8 @@ def _scaled(name: object, _: Sequence[str]) -> Number:
     )
     ends = (0.0, 1.0) if number.kind == "share" else (scale.low, scale.high)
 
-    def certificate(source: Any, delta: float | None) -> Certificate:
-        return of(source, str(number), delta=own_delta(delta), sides="two")
+    def certificate(source: Any, delta: float | None, **local: str) -> Certificate:
+        return of(source, str(number), delta=own_delta(delta), sides="two", **local)
 
     def value(distribution: RiskDistribution) -> float:
         what = "changes" if number.family in CHANGES else "scores"
@@ -588,8 +602,6 @@ def _next(name: object, parameters: Sequence[str]) -> Number:
         num_next, above = check_count("the number of next clients", int(count), minimum=1, remedy=remedy), float(point)
     except ValueError as error:
         raise ValueError(f"{name!r:.80} cannot be read: {remedy}") from error
-    if not 0.0 <= above < 1.0:
-        raise ValueError(f"the risk in {name!r:.80} must be in [0, 1), got {point}; no client measures more than 1")
     f, size = _shift(name, shift, example=f"{NEXT}:20:0.3:chi2:0.1") if shift else (None, 0.0)
     within: dict[str, Any] = {} if f is None else {"divergence": f.name, "budget": size}
     if is_whole:
@@ -597,12 +609,14 @@ def _next(name: object, parameters: Sequence[str]) -> Number:
             raise ValueError(f"{name!r:.80} must be of a federation of 3 or more, as it is, without a shift; {remedy}")
         within = {"population": num_next, "including_seen": True}
 
-    def certificate(source: Band | ClientRisks, delta: float | None) -> Certificate:
-        if not isinstance(source, ClientRisks) or source.noise is not None:
+    def certificate(source: Any, delta: float | None, population: int | None = None) -> Certificate:
+        if not isinstance(source, (ClientRisks, ScaledAnswers)) or getattr(source, "noise", None) is not None:
             raise ValueError(f"{called} needs what each client measured, without noise, and no band; ask for a share")
-        return next_clients(source, None if is_whole else num_next, above=above, delta=own_delta(delta), **within)
+        given = {"population": population} | within
+        return next_clients(source, None if is_whole else num_next, above=above, delta=own_delta(delta), **given)
 
     def value(distribution: RiskDistribution) -> float:
+        _check_point(called, RISK)
         share = float(np.sum(distribution.weights[distribution.risks > above]))
         return num_next * (share if f is None else float(binary_worst_case(share, divergence=f, budget=size)))
 
@@ -611,6 +625,12 @@ def _next(name: object, parameters: Sequence[str]) -> Number:
     quantity = f"the number of clients, of {counted} {num_next}, that would measure a risk above {exactly(above)}"
     most = num_next - 1 if is_whole else math.inf
     return Number(called, quantity, (0.0, float(num_next)), certificate, value, most_clients=most)
+
+
+def _check_point(name: str, scale: Scale) -> None:
+    """Raise ValueError if no next client can measure worse than what is counted."""
+    point = name.removeprefix(f"{NEXT}:all:").removeprefix(f"{NEXT}:").split(":")[1]
+    check_above(f"what is counted in {name!r:.80}", float(point), scale)
 
 
 def _shift(name: object, parameters: Sequence[str], *, example: str) -> tuple[FDivergence, float]:
@@ -655,23 +675,45 @@ def _growing(certificates: Sequence[Certificate]) -> ClientRisks | None:
 
 def _enough(certificates: Mapping[str, Certificate], requirement: Requirement, risks: ClientRisks) -> tuple[int, str]:
     """About how many clients decide a requirement, and how: the answers are repeated, twice as often until it is."""
-    number = requirement.number
 
     @cache
     def then(num_clients: int) -> str:
-        more = risks.resized(num_clients)
-        found: dict[str, Certificate] = {}
-        for name in filter(None, (number.name, number.plain)):
-            made = certificates[name]
-            source = band_of(more, **made.recipe["band"]) if made.event == "band" else more
-            found |= certificates_of(source, [name], delta=made.delta if source is more else None)
-        lower, upper, _ = _ends(found, number)
-        return requirement.verdict(lower, upper)
+        return _again(certificates, requirement, risks.resized(num_clients))
 
     enough = smallest_size(
         risks.num_clients, lambda size: then(size) != NOT_DECIDED, most=_LARGEST_TRIED, fineness=_FINENESS
     )
     return (_LARGEST_TRIED, NOT_DECIDED) if enough is None else (enough, then(enough))
+
+
+def _again(certificates: Mapping[str, Certificate], requirement: Requirement, other: ClientRisks) -> str:
+    """What the same certificates of other answers say of a requirement."""
+    number, found = requirement.number, dict[str, Certificate]()
+    for name in filter(None, (number.name, number.plain)):
+        made = certificates[name]
+        source = band_of(other, **made.recipe["band"]) if made.event == "band" else other
+        found |= certificates_of(source, [name], delta=made.delta if source is other else None)
+    lower, upper, _ = _ends(found, number)
+    return requirement.verdict(lower, upper)
+
+
+def _kept_up_to(certificates: Mapping[str, Certificate], requirement: Requirement, risks: ClientRisks) -> str:
+    """Up to which odds of answering a requirement is decided, in words; "" where no odds were said."""
+    if risks.are_independent or risks.design is not None:
+        return ""
+    stored = risks.to_dict()
+
+    @cache
+    def at(log_odds: float) -> str:
+        return _again(certificates, requirement, ClientRisks(**stored | {"missing": f"odds:{math.exp(log_odds)}"}))
+
+    found = largest_where(
+        lambda log_odds: at(log_odds) != NOT_DECIDED, most=_MOST_LOG_ODDS, num_steps=_NUM_ODDS, relative_tolerance=1e-3
+    )
+    if found.lower < 0.0:
+        return "it would not be decided if the silent clients were missing at random"
+    most = f"{math.floor(100.0 * math.exp(found.lower) + 1e-6) / 100.0:g}"
+    return f"with odds of answering that differ by a factor of up to {most} it is {at(found.lower)}"
 
 
 def _shown(value: float, rounded: Callable[[float, int], str], limit: float, num_digits: int) -> str:

@@ -16,9 +16,6 @@ from riskband.answers.risks import ClientRisks, check_risks, shared_assumptions
 from riskband.bands.band import Band, band_alone, check_band, own_delta
 from riskband.betting import (
     Dual,
-    betting_assumptions,
-    betting_upper_bound,
-    betting_upper_means,
     check_betting,
     constant_stakes_upper_mean,
     doubt_of_mean,
@@ -36,9 +33,11 @@ from riskband.checks import (
 from riskband.duals import (
     CUTS,
     UNIFORM,
+    dual_upper_limit,
     excess_assumptions,
     excess_duals,
     exponential_duals,
+    mean_upper_limit,
     pole_duals,
     square_duals,
 )
@@ -161,21 +160,19 @@ def _direct_mean(
     every = [risks] if target is None else [risks, target]
     for answers in every:
         check_risks(answers)
-        answers.require_certain_answers("method='betting'", "a band, rb.band(answers, delta=...)")
+        remedy = "a band, rb.band(answers, delta=...)"
+        answers.require_certain_answers("method='betting'", remedy, knows_draws=target is None)
     duals_of = BUILT_IN.get(f) or custom_duals(f)
-    values, names, whole = np.empty(budgets.size), [], delta if target is None else (1.0 - _FROM_BELOW) * delta
-    part = whole / budgets.size
+    whole = delta if target is None else (1.0 - _FROM_BELOW) * delta
+    part, found = whole / budgets.size, []
     beside = None if target is None else doubt_of_mean(target.values, delta=part)
-    for place, budget in enumerate(budgets.ravel().tolist()):
+    for budget in budgets.ravel().tolist():
         if budget == 0.0 and beside is None:
-            (found,), name = betting_upper_means([risks.values], delta=part, seed=seed)
+            found.append(mean_upper_limit(risks, risks.values, delta=part, seed=seed))
         else:
             duals = duals_of(risks, budget) if budget else [Dual(risks.values, np.asarray, float)]
-            given = risks.values, risks.num_examples
-            found, name = betting_upper_bound(duals, given, delta=part, seed=seed, beside=beside)
-        values[place] = found
-        names.append(name)
-    methods = list(dict.fromkeys(names))
+            found.append(dual_upper_limit(risks, duals, delta=part, seed=seed, beside=beside))
+    values, methods = np.array([each.value for each in found]), dict.fromkeys(each.method for each in found)
     arguments = {"divergence": f.name, "budget": budgets, "method": "betting", "delta": delta, "seed": seed}
     lower = None
     if target is not None:
@@ -190,9 +187,13 @@ def _direct_mean(
         method=" and ".join(methods),
         axes={"budget": budgets},
         assumptions=(
-            *dict.fromkeys(line for each in every for line in shared_assumptions(each, needs_binary=each is risks)),
+            *dict.fromkeys(
+                line
+                for each in every
+                for line in shared_assumptions(each, needs_binary=each is risks, knows_draws=True)
+            ),
             *(excess_assumptions(risks) if f.name == "tv" else ()),
-            *dict.fromkeys(line for each in methods for line in betting_assumptions(each, seed)),
+            *dict.fromkeys(line for each in found for line in each.assumptions),
             *(() if target is None else (BOTH_NETWORKS,)),
             *chosen_before(shift_in=(f.title, None), budget=(in_short(budgets), None)),
             within(f),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -289,15 +289,20 @@ def assumptions_of(answers: ScaledAnswers, *, needs_binary: bool = False) -> tup
 def on_scale(certificate: Certificate, answers: ScaledAnswers) -> Certificate:
     """Return a certificate of the next clients, of the answers on [0, 1], as one of the answers themselves."""
     scale, bounds = answers.scale, np.asarray(certificate.value)
-    moved = answers.from_unit(bounds)
+    moved: dict[str, Any] = {"value": answers.from_unit(bounds)}
+    if scale.is_higher_better:
+        moved = {"value": np.full(bounds.shape, scale.high), "lower": moved["value"]}
+    beyond = f"{scale.noun} {scale.beyond}"
     words = certificate.quantity.replace("largest", scale.worst).replace("risk", scale.noun)
     said = dict(zip(answers.unit.responses.assumptions(BOUNDED_LOSS), assumptions_of(answers), strict=True))
     return replace(
         certificate,
-        quantity=words,
-        value=np.full(bounds.shape, scale.high) if scale.is_higher_better else moved,
-        lower=moved if scale.is_higher_better else None,
+        quantity=words.replace(f"a {scale.noun} above", f"{scale.article} {beyond}"),
+        **({} if "above" in certificate.recipe["arguments"] else moved),  # but for a number of clients
         details={name: scale.from_unit(np.asarray(each)) for name, each in certificate.details.items()},
-        assumptions=(*(said.get(line, line) for line in certificate.assumptions), *answers.own_assumptions),
+        assumptions=(
+            *(said.get(line, line.replace("risk above", beyond)) for line in certificate.assumptions),
+            *answers.own_assumptions,
+        ),
         recipe={**certificate.recipe, **answers.provenance()},
     )

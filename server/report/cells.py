@@ -12,7 +12,7 @@ from rich.table import Table
 
 from riskband.certificate import ESTIMATE, PUBLISHED
 from riskband.report.words import capital
-from riskband.wording import rounded_down, rounded_up
+from riskband.wording import rounded_down, rounded_up, short_delta
 from riskband.worst_cases.requirements import NOT_DECIDED
 
 VERDICTS = {True: "yes", False: "[bold red]NO[/]", None: "–"}
@@ -123,8 +123,10 @@ def certificate_table(
             known = None if np.isnan(observed) else observed
             checked = [number(known), VERDICTS[None if known is None else known <= bound + 1e-12]] if of_unseen else []
             on = within(entry, point) if is_short else ""
-            digits = 0 if entry["kind"] == "next" else 3  # a number of clients
-            table.add_row(quantity, on, rounded_up(bound, digits), _DELTAS[entry["event"]], *checked)
+            is_of_next = entry["kind"] == "next"  # a number of clients if it has both sides
+            digits = 0 if is_of_next and "lower" in entry else 3
+            of_delta = f"{short_delta(entry['delta'])}, by its rank" if is_of_next and digits else None
+            table.add_row(quantity, on, rounded_up(bound, digits), of_delta or _DELTAS[entry["event"]], *checked)
     return table
 
 

@@ -214,6 +214,10 @@ def _who_answered(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "Asked", stopped(report)
     if network["failures"]:
         yield "Failures", reasons(network["failures"])
+    if config["design"]:
+        yield "How clients were drawn", config["design"]
+    if network["num_failed"] and config["missing"] != "ignore":
+        yield "Clients without an answer", f"counted as {config['missing']}"
     yield "Loss", loss_in_words(config["loss"])
 
 

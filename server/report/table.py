@@ -38,7 +38,8 @@ def report_table(report: Mapping[str, Any]) -> RenderableType:
         *study.privacy_lines(report),
     ]
     if found:
-        lines += [each["statement"] for each in found["breakdowns"]]
+        lines += [f"{capital(found['more_clients'])}."] if found["more_clients"] else []
+        lines += dict.fromkeys(each["statement"] for each in found["breakdowns"])
         lines += [f"Where {name} is 1 it says nothing: {why}." for name, why in found["says_nothing"].items()]
     lines += check_lines(certificates, worst_network=study.worst_network(report))
     text = Text("\n".join([*lines, *study.lines(report), *_assumed(found), *_required(report.get("gate"))]))

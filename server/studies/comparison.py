@@ -18,6 +18,7 @@ from protocol.weight_sets import joined
 from riskband.answers.metrics import first_of
 from riskband.models.evaluation import example_losses
 from riskband.plots.changes import changes_figure
+from riskband.worst_cases.requirements import NEXT
 from riskband.worst_cases.scaled import CHANGES
 from server.checks.unseen import Unseen, unseen_clients
 from server.sections import Rule, Section
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _LOCAL = "local"
 # All but worst means, which answers that may be missing or wrong do not have.
-_NUMBERS = {name for name, kind in CHANGES.items() if kind != "worst"}
+_NUMBERS = {NEXT, *(name for name, kind in CHANGES.items() if kind != "worst")}
 
 
 class Settings(Section):
@@ -103,7 +104,7 @@ class ComparisonStudy(Study):
         what = "each client's own" if section["old_model"] == _LOCAL else section["old_model"]
         yield (
             f"Measured, the mean loss is {new.mean():.4f} with the new model and {old.mean():.4f} with the old one "
-            f"({what}); {num_worse} clients got worse, {num_better} better, and "
+            f"({what}); {num_worse} {'client' if num_worse == 1 else 'clients'} got worse, {num_better} better, and "
             f"{old.size - num_worse - num_better} are as they were."
         )
         ranked = np.argsort(old - new, kind="stable")[:num_worse]

@@ -11,6 +11,7 @@ from pydantic import Field
 from rich.table import Table
 
 from riskband import DIVERGENCES, Certificate
+from riskband.answers.responses import MISSING
 from riskband.plots.bands import band_figure
 from riskband.worst_cases.requirements import DIVERGENCE, TARGET_MEAN
 from server.sections import Names, Numbers, Rule, Section, is_distinct, one_of, rule
@@ -82,8 +83,9 @@ class FDivergenceStudy(Study):
     can_stop: ClassVar[bool] = True
 
     def figure_names(self, config: RunConfig) -> list[str]:
-        """Return the names of the figure's files; there is no figure where no band was asked for."""
-        return [] if config.asking.ask == UNTIL_DECIDED else super().figure_names(config)
+        """Return the names of the figure's files; there is no figure where no band was asked for, or there is none."""
+        has_band = config.asking.ask != UNTIL_DECIDED and not config.asking.design and config.asking.missing in MISSING
+        return super().figure_names(config) if has_band else []
 
     def prepare(self, config: RunConfig, grid: Grid | None) -> UnderTest:
         """Return what is put before the clients; a target network that cannot be is refused before."""

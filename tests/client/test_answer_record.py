@@ -341,3 +341,10 @@ def test_what_is_paid_for_is_on_record_though_the_answer_was_lost(own, tmp_path)
     assert "evaluating the model failed" in ask(own)
     assert spent(own) == 1
     assert greeted(own, asked_hash(LOSS, model_hash(model_arrays(MODEL)), code_hash()))
+
+
+def test_how_a_client_was_drawn_may_change_without_a_new_question(own):
+    ask(own)
+    answer = ask(own | {"stratum": "rural", "cluster": "chain", "sampling-weight": 2})
+    assert (answer.stratum, answer.cluster, answer.sampling_weight) == ("rural", "chain", 2.0)
+    assert spent(own) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import warnings
 
 import numpy as np
@@ -411,7 +412,7 @@ def test_changes_without_names_or_of_other_examples_are_refused():
         kept.changes_since(kept, old_round=1)
 
 
-def test_a_score_is_kept_as_what_it_is_and_bounded_as_what_a_client_measures():
+def test_a_score_is_kept_as_what_it_is_and_bounded_as_what_a_client_measures(tmp_path):
     kept = kept_by(app(lambda k, r: {"auc": 0.5 + k / 100 + r / 1000}), score="auc", higher_is_better=True)
     scores = kept.scores()
     assert sorted(scores.values.tolist()) == pytest.approx([0.503 + k / 100 for k in range(12)])
@@ -419,9 +420,19 @@ def test_a_score_is_kept_as_what_it_is_and_bounded_as_what_a_client_measures():
     assert sorted(scores.names) == sorted(kept.rounds[-1].asked)
     statement = rb.score_bound(scores, "score_quantile:0.5", delta=0.05).statement
     assert "auc that an unseen client would measure" in statement
-    for refused in (kept.risks, lambda: kept.certify(delta=0.05), lambda: kept.changes_since(kept)):
-        with pytest.raises(ValueError, match=r"'auc' is a score and no mean of losses: .* take scores\(\)"):
+    page = tmp_path / "page.html"
+    for refused in (
+        kept.risks,
+        lambda: kept.certify(delta=0.05),
+        lambda: kept.report(page),
+        lambda: kept.changes_since(kept),
+    ):
+        with pytest.raises(ValueError, match="'auc' is a score and no mean of losses: ") as caught:
             refused()
+        advice = re.findall(r"rb\..*?delta=0.05\)", str(caught.value))
+        bound, report = (eval(each, {"rb": rb, "kept": kept}) for each in advice)
+        assert bound == rb.score_bound(scores, "score", delta=0.05)
+        assert "he mean auc over unseen clients" in report
     with pytest.raises(ValueError, match="was not kept as a score"):
         kept_by().scores()
 

@@ -192,7 +192,7 @@ def test_a_wrong_answer_does_not_decide_what_kind_of_loss_it_is():
         ({"num_missing": -1}, "num_missing must be a whole number >= 0, got -1"),
         ({"num_missing": float("nan")}, "num_missing must be a whole number >= 0, got nan"),
         ({"num_missing": "3"}, "num_missing must be a whole number >= 0, got '3'"),
-        ({"missing": "drop"}, "missing must be one of ignore, worst, got 'drop'"),
+        ({"missing": "drop"}, "missing must be one of ignore, odds:GAMMA, worst, got 'drop'"),
         ({"contamination": 4}, "contamination must be below the number of clients that answered, 4, got 4"),
         ({"contamination": 0.5}, "contamination must be a whole number >= 0, got 0.5; it counts clients"),
         ({"contamination": [1, 2]}, "contamination must be a whole number"),

@@ -100,7 +100,7 @@ CALLS = {
     },
     "compare": SHIFT | {
         "old": RISKS, "new": RISKS, "delta": 0.1, "numbers": ["change"], "require": ["change<=0.5"], "num_next": 2,
-        "population": None,
+        "population": None, "local": "observed",
     },
     "score_bound": {"scores": SCORES, "number": "score", "delta": 0.1, "sides": "two"},
     "custom_divergence": {
@@ -289,8 +289,8 @@ NO_DEFAULT = {
     ("AdversarialAnswers", "binary"), ("AdversarialAnswers", "multipliers"),
     ("AdversarialAnswers, noise", "binary"), ("AdversarialAnswers, noise", "multipliers"), ("gini_correlation", "eta"),
     ("ClientRisks, noise", "binary"),
-    ("joint_cdf", "thresholds"), ("lorenz_certificate", "shares"), ("plan", "seed"), ("plan", "target"), ("plan, population", "seed"),
-    ("plan, population", "target"),
+    ("joint_cdf", "thresholds"), ("lorenz_certificate", "shares"), ("plan", "seed"), ("plan", "target"),
+    ("plan, population", "seed"), ("plan, population", "target"),
     ("split_clients", "seed"), ("divergence_estimate", "target"), ("divergence_lower_bound", "target"),
     ("divergence_lower_bound, band", "target"),
     ("survival", "thresholds"),

@@ -132,8 +132,6 @@ def test_next_clients_are_counted_from_the_answers_themselves(monkeypatch):
         assert all(rb.verify(each).ok for each in gate.certificates.values())
     of_twenty = "the number of clients, of the next 20, that would measure a risk above 0.3 is at most 4."
     assert of_twenty in gate.verdicts[0].statement
-    with pytest.raises(ValueError, match="local and above are for risks"):
-        rb.next_clients(rb.ClientScores([0.8, 0.9, 0.7], higher_is_better=True), 5, above=0.3, delta=0.05)
     noisy = rb.ClientRisks(RISKS.values, 100, binary=True, noise="laplace:5")
     for source, delta in ((rb.band(RISKS, delta=0.05), None), (noisy, 0.05)):
         with pytest.raises(ValueError, match="without noise, and no band"):

@@ -132,6 +132,8 @@ MADE = {
     "next scores": rb.next_clients(MINUTES.mirrored, 5, delta=0.1, divergence="chi2", budget=[0.0, 0.1]),
     "next of all": rb.next_clients(MINUTES, population=50, delta=0.1, including_seen=True),
     "next rank": rb.next_clients(MINUTES, 1, rank=1),
+    "number of next": rb.next_clients(CHANGES, 5, above=-0.01, delta=0.1, divergence="chi2", budget=0.1),
+    "number of next others": rb.next_clients(MINUTES.mirrored, 5, above=700.0, delta=0.1, population=50),
 }
 
 
@@ -185,6 +187,32 @@ def test_a_finite_federation_is_drawn_by_lot_and_from_nothing_else():
         "the clients that were asked were drawn from the population at random, without replacement" in found.assumptions
     )
     assert not any("meta-distribution" in line for line in found.assumptions)
+
+
+@pytest.mark.parametrize("is_worse", [np.less, np.greater], ids=["higher is better", "lower is better"])
+def test_how_many_of_the_next_measure_worse_is_counted_in_the_unit_of_the_answers(is_worse):
+    """As of risks with as many above; what is equal is not worse, and what is larger in the last digit is."""
+    values = np.array([0.32 - 0.3, 0.02, 0.02, 0.01, 0.5, 0.03] * 5)
+    assert values[0] > 0.02 == values[1]  # which the unit of risks does not tell apart
+    bad = is_worse(values, 0.02)
+    found = rb.next_clients(rb.ClientScores(values, is_worse is np.less, low=-1.0), 8, above=0.02, delta=0.1)
+    expected = rb.next_clients(rb.ClientRisks(bad.astype(float), 1), 8, above=0.5, delta=0.1)
+    assert (found.lower, found.value) == (expected.lower, expected.value)
+    assert 0.0 < found.value < 8.0
+    way = "below" if is_worse is np.less else "above"
+    assert found.quantity == f"the number of clients, of the next 8, that would measure the score {way} 0.02"
+    assert f"score {way} which clients count 0.02" in " ".join(found.assumptions)
+    assert found.name == "next:8:0.02"
+
+
+def test_one_of_the_next_is_a_number_of_clients_and_no_end_of_a_range():
+    """At most one client is worse, which is not the score 1; at least none, which is not the score 0."""
+    aucs = rb.ClientScores([0.9] * 60 + [0.6], True, name="AUC")
+    found = rb.next_clients(aucs, 5, above=0.8, delta=0.1)
+    assert (found.lower, found.value) == (0.0, 1.0)
+    assert "would measure the AUC below 0.8 lies between 0 and 1." in found.statement
+    page = rb.report_page(rb.compare(CHANGES, require="next:5:0.04<=3"))
+    assert "change of the risk above 0.04 lies between 0 and" in page
 
 
 @pytest.mark.parametrize("delta", [0.6, 0.9, 0.99])
@@ -262,7 +290,7 @@ def test_answers_that_differ_in_anything_are_not_equal():
 
 def test_what_is_required_is_a_number_of_these_answers():
     changes, scores = rb.ClientChanges.from_counts([1] * 30, [2] * 30, 50), rb.ClientScores([0.5] * 30, True)
-    for answers, name in ((changes, "mean"), (changes, "score"), (scores, "change"), (scores, "next:20:0.3")):
+    for answers, name in ((changes, "mean"), (changes, "score"), (scores, "change"), (scores, "harmed:0.1")):
         own = "change" if answers is changes else "score"
         with pytest.raises(ValueError, match=rf"'{name}' cannot be read: .*; write '{own}' or '{own}_quantile:"):
             rb.require(answers, f"{name}<=0.2", delta=0.1)
@@ -347,8 +375,17 @@ REFUSED = {
     ),
     "true changes of the next": (
         lambda: rb.next_clients(CHANGES, 3, delta=0.1, local="marginal"),
-        "got local='marginal' .*leave them out of changes and scores",
+        "got local='marginal'; leave it out of changes and scores",
     ),
+    "a change that none exceeds": (
+        lambda: rb.require(CHANGES, "next:5:1<=3", delta=0.1),
+        r"'next:5:1' must be in \[-1, 1\), got 1.0; no client measures worse than 1",
+    ),
+    "an AUC that none is below": (
+        lambda: rb.next_clients(rb.ClientScores([0.5] * 9, True), 5, above=0, delta=0.1),
+        r"above must be in \(0, 1\], got 0; no client measures worse than 0",
+    ),
+    "minutes beyond the day": (lambda: rb.require(MINUTES, "next:5:1500<=3", delta=0.1), r"in \[0, 1440\), got 1500"),
     "another's number": (lambda: rb.change_bound(CHANGES, "score", delta=0.1), "cannot be read"),
     "a level of 1": (lambda: rb.change_bound(CHANGES, "change_quantile:1", delta=0.1), "between 0 and 1"),
     "no threshold": (lambda: rb.change_bound(CHANGES, "harmed:nan", delta=0.1), "finite"),
@@ -370,6 +407,10 @@ REFUSED = {
         "a divergence and a budget above 0 go together, got 'chi2'",
     ),
     "a size of no ball": (lambda: rb.compare(CHANGES, budget=0.1), "go together, got None and 0.1"),
+    "another step to true changes": (
+        lambda: rb.compare(CHANGES, num_next=3, local="union"),
+        "local must be one of .*, got 'union'",
+    ),
     "one model": (lambda: rb.compare(AB), "needs two models"),
     "three models": (lambda: rb.compare(CHANGES, AB), "leave the second argument out"),
 }

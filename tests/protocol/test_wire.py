@@ -391,3 +391,10 @@ def test_a_dataclass_within_another_has_its_keys_beside_the_others():
     record = encode(Outer(Candidate("a", 1, "brier"), (0.5, 1.0)))
     assert dict(record) == {"protocol-version": 3, "name": "a", "weights": 1, "loss": "brier", "more": [0.5, 1.0]}
     assert decode(record, Outer, name="outer") == Outer(Candidate("a", 1, "brier"), (0.5, 1.0))
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_sampling_weight_that_is_none_is_malformed(weight):
+    content = wire.encode_answer(LossAnswer("a", 0.5, 4, "zero_one", "c", "m", sampling_weight=weight))
+    with pytest.raises(ValueError, match="sampling-weight must be above 0 and finite"):
+        wire.decode_answer(content, LossAnswer)

@@ -197,3 +197,11 @@ def test_a_score_that_was_changed_makes_no_page(tmp_path, capsys):
     path = tmp_path / "page.html"
     path.write_text(page.replace(f'"values": [{AUC[0]}', '"values": [0.999999'), encoding="utf-8")
     assert main(["verify", str(path)]) == 1
+
+
+def test_a_selection_between_an_old_and_a_new_model_is_no_comparison():
+    """The page of a candidate called "old" was refused: its answers were taken for changes."""
+    models = {name: rb.ClientRisks([0.1, 0.2, 0.3] * 10, 50) for name in ("old", "new")}
+    page = rb.report_page(rb.select(models, objective="mean", delta=0.05).certificate)
+    assert "chosen among 2 candidates" in page
+    assert "either model" not in page

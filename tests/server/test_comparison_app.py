@@ -20,7 +20,9 @@ from riskband.cli import main as riskband_command
 from server.config import load_config
 from server.problems import ConfigError
 from server.run.ledger import read_ledger
+from server.studies.comparison import ComparisonStudy
 from simulations.__main__ import main
+from tests.one_voice import contradictions
 from tests.server.running import SMALL, printed, raises, run_app
 from tests.server.test_resume import Counting, assert_same_results, cut_ledger
 from worlds.datasets import load_dataset
@@ -200,10 +202,10 @@ def test_of_another_loss_the_mean_change_is_certified(
 
 
 def test_who_is_missing_counts_as_worst_where_that_is_asked(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
-    settings = {"behaviours": {2: raises}, "quorum": 0.8, "require": ""}
+    settings = {"behaviours": {2: raises}, "quorum": 0.8, "require": "change<=0.1,harmed:0.05<=0.2"}
     plain = run(tmp_path / "plain", defaults, **settings)
     careful = run(tmp_path / "careful", defaults, **settings, missing="worst", contamination=1)
-    for name in ("change", "harmed_0.05"):
+    for name in ("require_change", "require_harmed_0.05"):
         assert careful["certificates"][name]["value"] > plain["certificates"][name]["value"]
 
 
@@ -214,6 +216,7 @@ def test_who_is_missing_counts_as_worst_where_that_is_asked(tmp_path: Path, defa
         ({"old_model": "/no/such/old.pt"}, "old-model"),
         ({"old_model": "old.pt"}, "old-model"),
         ({"require": "mean<=0.2"}, "require"),
+        ({"require": "next:20:1<=3"}, "require"),
         ({"require": "score<=0.2"}, "require"),
         ({"privacy": "laplace:1"}, "privacy"),
         ({"local": "observed"}, "local"),
@@ -255,8 +258,27 @@ def test_a_missing_old_model_is_refused_by_the_command(tmp_path: Path, capsys: p
     )
 
 
-def test_of_few_clients_too_no_more_than_the_runs_delta_is_spent(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+def test_of_few_clients_the_change_of_the_next_one_stands_first(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     report = run(tmp_path, defaults, require="", delta=0.02)
-    assert list(report["certificates"]) == ["change", "harmed_0.05"]
-    assert report["findings"]["delta"] == pytest.approx(0.02)
-    assert [entry["delta"] for entry in report["certificates"].values()] == [0.01, 0.01]
+    of_next, mean = report["certificates"].values()
+    section = report["comparison"]
+    assert of_next["value"] == pytest.approx(np.max(np.subtract(section["new"], section["old"])))
+    assert (of_next["delta"], mean["delta"]) == (pytest.approx(1 / 13), 0.02)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert contradictions(report, page=page, terminal=printed(report), delta=0.02) == []
+    assert "With probability at least 0.903 all of this holds together" in printed(report)
+
+
+def test_how_many_of_the_next_clients_get_worse_is_required(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    report = run(tmp_path, defaults, require="next:5:0.3<=4,change<=0.5")
+    stored = rb.Certificate.load(tmp_path / "certificates" / "require_next_5_0.3.json")
+    assert stored == rb.next_clients(rb.ClientChanges(**stored.recipe["answers"]), 5, above=0.3, delta=0.025)
+    assert report["gate"]["requirements"][0]["upper"] == stored.value
+    assert rb.verify(stored).ok
+    assert f"risk above 0.3 │                │ {stored.value:10.0f} │ its own" in printed(report, width=180)
+
+
+def test_one_client_is_no_clients() -> None:
+    section = {"old": [0.1, 0.2], "new": [0.2, 0.2], "old_model": "local"}
+    report = {"comparison": section, "network": {"client_ids": ["a", "b"]}}
+    assert "; 1 client got worse, 0 better, and 1 are as they were." in next(iter(ComparisonStudy().lines(report)))

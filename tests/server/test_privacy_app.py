@@ -56,7 +56,7 @@ def test_the_answers_differ_from_the_plain_ones_by_whole_numbers_of_mistakes(pla
 def test_every_certificate_accounts_for_the_noise_and_verifies(plain: Path, private: Path) -> None:
     report = json.loads((private / "report.json").read_text())
     without = json.loads((plain / "report.json").read_text())
-    assert report["certificates"].keys() == without["certificates"].keys()
+    assert report["certificates"].keys() == without["certificates"].keys() - {"next_client"}  # that has no noise
     for name, entry in report["certificates"].items():
         text = " ".join(entry["assumptions"])
         assert "discrete Laplace noise of its own (epsilon = 0.5 for an answer of one number" in text, name

@@ -56,6 +56,7 @@ REPORT = {
         "statement": "with probability at least 0.95 all of this holds together",
         "breakdowns": [{"statement": "Up to budget 0.5 it is certified that all is well."}],
         "says_nothing": {"mean": "too few"},
+        "more_clients": "",
         "assumptions": ["clients are drawn independently"],
     },
 }

@@ -65,16 +65,28 @@ def test_two_kinds_of_clients_in_a_finite_federation_exactly(num_seen, num_next)
         assert chances @ (num_high > whole) <= DELTA + 1e-12
 
 
+KINDS = {  # a number that the good ones measure, too, and how clients answer
+    "risks": (LOW, lambda bad: rb.ClientRisks(np.where(bad, HIGH, LOW), 10, binary=False)),
+    "changes": (-0.25, lambda bad: rb.ClientChanges(np.full(bad.size, 0.5), np.where(bad, HIGH, 0.25), 10, False)),
+    "scores": (
+        60.0,
+        lambda bad: rb.ClientScores(np.where(bad, 59.9, 60.0), True, name="minutes", high=1440.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shift", SHIFTS)
 @pytest.mark.parametrize(("num_seen", "num_next"), SIZES)
-def test_verdicts_on_the_next_clients_exactly(num_seen, num_next, shift, monkeypatch):
+def test_verdicts_on_the_next_clients_exactly(num_seen, num_next, shift, kind, monkeypatch):
     """Every limit at once: FAIL is wrong where no more are bad than are allowed, PASS where more are; both sum up."""
     monkeypatch.setattr("riskband.worst_cases.requirements._LARGEST_TRIED", 0)
-    name = ":".join(map(str, ["next", num_next, 0.25, *(shift or ())]))
+    point, answers_of = KINDS[kind]
+    name = ":".join(map(str, ["next", num_next, point, *(shift or ())]))
     texts = [f"{name}<={limit}" for limit in range(num_next)]
     least, most = [], []
     for num_high in range(num_seen + 1):
-        answers = rb.ClientRisks(np.repeat([HIGH, LOW], [num_high, num_seen - num_high]), 10, binary=False)
+        answers = answers_of(np.arange(num_seen) < num_high)
         said = [each.verdict for each in rb.require(answers, texts, delta=DELTA).verdicts]
         assert said == sorted(said, key=["FAIL", "NOT DECIDED", "PASS"].index)
         least.append(said.count("FAIL"))
