@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from riskband.answers.responses import FIXED_NUMBER
+from riskband.answers.responses import FIXED_NUMBER, INDEPENDENT_CLIENTS
 from riskband.answers.risks import ClientRisks, shared_assumptions
 from riskband.answers.scaled import RISK, ClientChanges, ClientScores, ScaledAnswers
 from riskband.bands.local_steps import OBSERVED_SIZES
@@ -49,8 +49,8 @@ ORDERS = {
 """Where the order of the clients comes from, with what is assumed of it."""
 
 IN_BATCHES = (
-    "the clients come in batches, whose sizes no answer has influenced: each is a further draw, whatever those before "
-    "it answered; within one, clients may be drawn without replacement and come in any order"
+    "the clients come in batches, whose sizes no answer has influenced: each is a further draw from one network, "
+    "whatever those before it answered; within one, clients may be drawn without replacement and come in any order"
 )
 
 DIRECT = {
@@ -133,6 +133,7 @@ def always_valid(
     if isinstance(answers, ScaledAnswers) and asked.kind != "share":
         low, high = sorted(answers.from_unit(np.array([low, high])).tolist())
     is_from_below = scale.is_higher_better and asked.kind != "share"
+    not_assumed = (FIXED_NUMBER,) if batches is None else (FIXED_NUMBER, INDEPENDENT_CLIENTS)
     is_measured = asked.etas == (0.0,) and not isinstance(answers, ClientScores)
     return Certificate(
         quantity=asked.quantity,
@@ -141,7 +142,7 @@ def always_valid(
         delta=delta,
         method="betting, always valid",
         assumptions=(
-            *(line for line in _assumed(answers, needs_binary=asked.uses_limits) if line != FIXED_NUMBER),
+            *(line for line in _assumed(answers, needs_binary=asked.uses_limits) if line not in not_assumed),
             *answers.own_assumptions,
             ORDERS[order] if batches is None else IN_BATCHES,
             *((OBSERVED_SIZES,) if is_measured else ()),

@@ -95,7 +95,7 @@ class Sequence:
         if not self.numbers or any(is_of_others):
             raise ValueError(
                 f"a sequence must be asked for numbers such as 'mean' or 'quantile:0.9<=0.3', got {asked!r:.80}; ask "
-                "next_clients who is next, and riskband shift of a target network, after a number of clients that is fixed"
+                "next_clients who is next, and riskband shift of a target, after a number of clients that is fixed"
             )
         self.delta, self.order = check_delta(delta), check_choice("order", order, ORDERS)
         self.answers: Answered | None = None

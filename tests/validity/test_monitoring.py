@@ -160,6 +160,7 @@ def test_what_is_certified_today_is_of_whole_batches():
     today = found.certificates["mean"]
     assert today.lower < 0.2 < today.value
     assert today.recipe["arguments"]["batches"] == [50] * 6
+    assert not any("independent draws from one meta" in line for line in today.assumptions)
     assert rb.verify(today).ok
     sizes, lower, upper = found.trajectory("mean")
     assert sizes.tolist() == [50, 100, 150, 200, 250, 300]
