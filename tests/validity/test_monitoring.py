@@ -114,14 +114,14 @@ def test_a_change_after_long_is_found_as_soon_as_one_at_the_beginning_or_nearly(
 
 @pytest.mark.parametrize("num_bad", [2, 5])
 def test_batches_may_be_drawn_without_replacement_and_come_sorted(num_bad):
-    """Of a fleet of 10 four answer a day, the good ones first: bets on single clients do not stand that. Exact sums."""
+    """Of a fleet of 10 four answer a day, the bad ones first: bets on single clients do not stand that. Exact sums."""
     mean, (size, alpha) = num_bad / 10, (4, 0.3)
     claim, batches = Claim.of(replace(MEAN, value=mean)), np.array([size, size])
     odds = [hypergeom.pmf(k, 10, num_bad, size) for k in range(size + 1)]
     total = alone = alarms = 0.0
     for days in product(range(size + 1), repeat=2):
         likely = float(np.prod([odds[k] for k in days]))
-        values = np.concatenate([np.repeat([0.0, 1.0], [size - k, k]) for k in days])
+        values = np.concatenate([np.repeat([1.0, 0.0], [k, size - k]) for k in days])
         answers = rb.ClientRisks(values, 10, binary=False)
         capital = claim.capital(answers, batches)
         total += likely * capital
