@@ -43,6 +43,7 @@ class FDivergence(BandStrategy):
     budgets: Sequence[float]  # sizes of the divergence balls, >= 0
     thresholds: Sequence[float] | np.ndarray  # shape (num_thresholds,), risks in [0, 1] at which curves are read
     breakdown_threshold: float  # a risk in [0, 1], from which on a client counts as failing
+    has_next: bool = True  # whether the next client stands first, if nothing is required of few
 
     def answered(self, outcome: RoundOutcome[Any]) -> PlainAnswers:
         """Return what the answers say of the clients' risks."""
@@ -62,7 +63,7 @@ class FDivergence(BandStrategy):
         has_band = not isinstance(risks, rb.ClientRisks) or risks.are_independent
         num_parts = has_band + num_own + (bet_on is not None) * sum(sizes.size > 0 for sizes in budgets.values())
         certificates, part = dict[str, rb.Certificate](), self.delta / num_parts
-        if bet_on is not None and not required and are_few(bet_on, delta=self.delta):
+        if self.has_next and bet_on is not None and not required and are_few(bet_on, delta=self.delta):
             certificates, part = next_of_few(bet_on, delta=self.delta, num_others=num_parts)
         band = rb.band(risks, sides="two", delta=part, **self.band_settings) if has_band else None
         found = self.certificates_required(risks, required, delta=part, band=band)

@@ -95,7 +95,7 @@ class FDivergenceStudy(Study):
     def strategy(self, config: RunConfig, tested: UnderTest, asking: dict[str, Any]) -> FDivergence:
         """Return what asks for losses; half of delta is for what is said of a target network, if there is one."""
         if config.of(Settings).target:
-            asking |= {"delta": asking["delta"] / 2.0}
+            asking |= {"delta": asking["delta"] / 2.0, "has_next": False}
         return FDivergence(loss_query(config), **settings_of(config), **asking)
 
     def targets(self, config: RunConfig, tested: UnderTest, show: Callable[[str], None]) -> Sequence[TargetNetwork]:
