@@ -302,7 +302,7 @@ def monitor(
     Raises
     ------
     ValueError
-        If nothing can be monitored, batches are not of all clients, or the answers are of another kind, have noise, may
+        If nothing can be monitored, or so much that it need not be true at once, batches are not of all clients, or the answers are of another kind, have noise, may
         be wrong, are missing as the worst, or are of clients that helped to train the model.
 
     Examples
@@ -315,6 +315,8 @@ def monitor(
     level = as_number(alpha)
     if not 0.0 < level < 1.0:
         raise ValueError(f"alpha must be in (0, 1), got {alpha!r:.80}; it is the probability of a false alarm")
+    if not isinstance(answers, (ClientRisks, ScaledAnswers)):
+        raise ValueError(f"answers must be ClientRisks, ClientChanges or ClientScores, got {type(answers).__name__}")
     given: Any = certificates.certificates if isinstance(certificates, Findings) else certificates
     given = given if isinstance(given, Mapping) else {"certificate": given}
     claims, left_out = dict[str, Claim](), dict[str, str]()
@@ -322,6 +324,7 @@ def monitor(
         check_kind("certificates", each, Certificate, remedy="read them with Certificate.load")
         try:
             claim = Claim.of(each)
+            _check_measured_alike(claim, each, answers)
         except ValueError as error:
             left_out[name] = str(error)
             continue
@@ -334,8 +337,6 @@ def monitor(
     if not claims:
         why = "; ".join(f"{name}: {reason}" for name, reason in left_out.items()) or "got none"
         raise ValueError(f"at least one certificate must be of a mean, a share or a quantile, {why}; certify one")
-    if not isinstance(answers, (ClientRisks, ScaledAnswers)):
-        raise ValueError(f"answers must be ClientRisks, ClientChanges or ClientScores, got {type(answers).__name__}")
     answers.require_certain_answers("monitoring", "answers that are right, and missing='ignore'")
     if answers.answered_by != "fresh":
         raise ValueError(
@@ -347,15 +348,29 @@ def monitor(
     other = next((each for each in claims.values() if each.scale != scale), None)
     if other is not None:
         raise ValueError(f"answers must be of what was certified, {other.scale}, got {scale}; monitor those")
+    delta = added(each.delta for each in events_of({name: given[name] for name in claims}))
+    if delta >= 1.0:
+        raise ValueError(f"all certificates must be able to be true at once, got delta {delta:g} in all; monitor fewer")
     return Monitoring(
         claims=claims,
         left_out=left_out,
         answers=answers,
         alpha=level,
-        delta=added(each.delta for each in events_of({name: given[name] for name in claims})),
+        delta=delta,
         sizes=np.cumsum(sizes),
         capital=np.array([each.capital(answers, sizes) for each in claims.values()]),
     )
+
+
+def _check_measured_alike(claim: Claim, certificate: Certificate, answers: Answered) -> None:
+    """Refuse what clients measure on so many examples, where all the new ones do on others: fewer spread risks more."""
+    known = set(certificate.recipe["answers"].get("num_examples", ()))
+    if (
+        claim.is_measured
+        and len(known) == 1
+        and known.isdisjoint(getattr(answers, "num_examples", np.array([])).tolist())
+    ):
+        raise ValueError(f"it is of what clients measure on {known.pop()} examples each, and these have other numbers")
 
 
 def joined(parts: Sequence[Any], *, start: int = 0, stop: int | None = None) -> Any:
