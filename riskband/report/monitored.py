@@ -302,8 +302,9 @@ def monitor(
     Raises
     ------
     ValueError
-        If nothing can be monitored, or so much that it need not be true at once, batches are not of all clients, or the answers are of another kind, have noise, may
-        be wrong, are missing as the worst, or are of clients that helped to train the model.
+        If nothing can be monitored, or so much that it need not be true at once, batches are not of all clients, or the
+        answers are of another kind, have noise, may be wrong, are missing as the worst, or are of clients that helped
+        to train the model.
 
     Examples
     --------
