@@ -277,6 +277,8 @@ def test_bounds_that_contradict_each_other_after_a_change_are_said(tmp_path):
     assert 300 < found.alarm_at < 315
     assert found.statement.endswith("Bounds of mean contradict each other: the network changed on the way.")
     assert found.to_document().keys() == {"monitor"}
+    worst = rb.worst_case_mean(rb.ClientRisks(np.arange(40) / 100, N), divergence="chi2", budget=0.1, delta=0.05)
+    assert rb.monitor(worst, changed).certificates == {}  # once of a worst mean, far below today's mean
     sizes, lower, upper = found.trajectory("mean")
     assert sizes[-1] < 400
     assert np.all(lower <= upper)

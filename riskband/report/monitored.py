@@ -223,8 +223,11 @@ class Monitoring(Shown):
 
     @property
     def certificates(self) -> dict[str, Certificate]:
-        """Today's: always valid bounds of the same numbers, and of those without a shift, by name."""
-        return {name: each for name, each in self._today.items() if each is not None}
+        """Today's: always valid bounds of the same numbers, and of those without a shift, by name.
+
+        None if any contradict each other: all assume one network.
+        """
+        return {} if self.contradicted else {name: each for name, each in self._today.items() if each is not None}
 
     @property
     def contradicted(self) -> list[str]:
