@@ -188,6 +188,13 @@ def test_scores_of_which_more_is_better(tmp_path, capsys):
     capsys.readouterr()
     assert monitor(made, path, "--column", "auc") == 4
     assert "score_quantile:0.1 at least 0." in capsys.readouterr().out
+    path.write_text("site,loss,auc\n" + "t,0.1,0.9\nu,0.1,0.9\n")  # until it was refused, losses were read as scores
+    for command in (["monitor", str(made), str(path)], ["certify", str(path), *asked[:3]]):
+        assert main(command) == 2
+        assert (
+            "column 'loss' has the name of a loss, where 0 is best, so it cannot be read as AUC"
+            in capsys.readouterr().err
+        )
 
 
 @pytest.mark.parametrize(
@@ -234,6 +241,31 @@ def test_what_cannot_be_monitored_is_refused_with_the_reason(tmp_path, answers, 
         rb.monitor(rb.mean_bound(risks, delta=0.05), risks, batches=[10, 20])
     with pytest.raises(ValueError, match="must be of what was certified"):
         rb.monitor(rb.mean_bound(risks, delta=0.05), rb.ClientScores([0.1, 0.2], False))
+
+
+def test_what_is_not_monitored_and_what_is_taken_as_true_are_said(certificate, answers, capsys):
+    assert of_csv(certificate, answers) == 0
+    said = capsys.readouterr().out
+    assert said.endswith(" Not monitored: cvar:0.9.\n")
+    assert "Today, if all these clients are of one network, with probability" in said
+
+
+def test_a_folder_of_other_files_is_seen_to_be_one_and_endings_may_be_capitals(tmp_path, certificate, answers, capsys):
+    (tmp_path / "days").mkdir()
+    (tmp_path / "days" / "notes.txt").write_text("h")
+    assert of_csv(certificate, tmp_path / "days") == 0
+    assert "(tables and complete runs in " in (said := capsys.readouterr().out)
+    assert said.endswith(": 0)\n")
+    answers.rename(tmp_path / "days" / "1.CSV")
+    assert of_csv(certificate, tmp_path / "days") == 0
+    assert "NO ALARM" in capsys.readouterr().out
+
+
+def test_a_wrong_day_is_named(tmp_path, certificate, capsys):
+    for day, number in ("1", "0.1"), ("2", "7"):
+        write(tmp_path / f"{day}.csv", ["a,0.1,100", f"b,{number},100"])
+    assert of_csv(certificate, tmp_path) == 2
+    assert f"{tmp_path / '2.csv'}: losses in column 'loss' must lie in [0, 1]" in capsys.readouterr().err
 
 
 def test_only_worst_cases_are_monitored_where_there_are_some():

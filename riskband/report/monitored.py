@@ -194,19 +194,23 @@ class Monitoring(Shown):
         worst = list(self.claims.values())[int(np.argmax(self.capital[:, at]))]
         return (
             f"{ALARM} at client {self.alarm_at} of {size}: this network is outside of what was certified, above all "
-            f"of {worst.name} {worst.bound} (e-value {e_values[at]:.3g}, an alarm needs {needed}; "
-            f"false alarms: at most {short_delta(added((self.alpha, self.delta)))} ever). {self.today}"
+            f"of {worst.name} {worst.bound} (e-value {e_values[at]:.3g}, an alarm needs {needed}; false alarms, ever: "
+            f"with probability at most {short_delta(added((self.alpha, self.delta)))}). {self.today}"
         )
 
     @property
     def today(self) -> str:
-        """What today's certificates say, in short."""
+        """What today's certificates say, in short, and which are not monitored."""
         said = [f"{name} {bound_in_words(each)}" for name, each in self.certificates.items()]
-        sure = (
-            f"Today, with probability at least {confidence(self.delta)} at all times, if all clients are of one network"
-        )
-        changed = f"Bounds of {', '.join(self.contradicted)} contradict each other: the network changed on the way."
-        return ((f"{sure}: {'; '.join(said)}. " if said else "") + (changed if self.contradicted else "")).rstrip()
+        sure = f"with probability at least {confidence(self.delta)} at all times: {'; '.join(said)}."
+        parts = [f"Today, if all these clients are of one network, {sure}"] if said else []
+        if self.contradicted:
+            parts.append(
+                f"Bounds of {', '.join(self.contradicted)} contradict each other: the network changed on the way."
+            )
+        if self.left_out:
+            parts.append(f"Not monitored: {', '.join(self.left_out)}.")
+        return " ".join(parts)
 
     @cached_property
     def _today(self) -> dict[str, Certificate | None]:

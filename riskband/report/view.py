@@ -114,7 +114,7 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
     if public:  # of a rank, the bound is the loss of a client
         certificates = {name: each for name, each in certificates.items() if not of_rank(each)} or certificates
     threshold = _threshold(found) if facts.threshold is None else facts.threshold
-    main = next(iter(certificates.values()))
+    main = min(certificates.values(), key=lambda each: bool(each.axes))  # the first of one number, if there is one
     answered, light = who_answered(found.answers), _light(gate, found.answered_by)
     made: dict[str, Certificate] = {}
     scaled = rebuilt(found.answers) if is_scaled(found.answers) else None

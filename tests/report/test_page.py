@@ -623,7 +623,8 @@ def test_the_next_clients_are_said_by_risks_but_not_in_public():
     assert re.search(
         r"Of the next clients, those that measure a risk above 0\.\d{4}, budget 0\.1 in χ² divergence", text
     )
-    assert "The risk that the next client would measure" in text
+    assert "examples, the risk that the next client would measure is at most" in text  # the page begins with one number
+    assert "at most the given curve" not in text.partition("Who was measured")[0]
     assert "those that measure a risk above" not in report_page(found, public=True)
 
 

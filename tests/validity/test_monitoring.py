@@ -166,4 +166,4 @@ def test_what_is_certified_today_is_of_whole_batches():
     assert sizes.tolist() == [50, 100, 150, 200, 250, 300]
     assert np.all((lower < 0.2) & (upper > 0.2))
     assert upper[-1] == today.value
-    assert "if all clients are of one network" in found.statement
+    assert "if all these clients are of one network" in found.statement
