@@ -136,8 +136,6 @@ def test_the_rows_that_were_certified_are_not_new(tmp_path, certificate, answers
 
 
 def test_days_in_a_folder_follow_each_other_and_a_client_may_come_again(tmp_path, certificate, answers, capsys):
-    of_csv(certificate, answers)
-    expected = capsys.readouterr().out
     lines, days = answers.read_text().splitlines()[1:], tmp_path / "days"
     days.mkdir()
     for day in range(4):
@@ -145,8 +143,9 @@ def test_days_in_a_folder_follow_each_other_and_a_client_may_come_again(tmp_path
         write(days / f"2026-11-0{day + 1}.csv", [f"h{k},{line}" for k, line in enumerate(drawn)])
     (days / "notes.txt").write_text("none of this")
     assert of_csv(certificate, days, "--json") == 0
-    found = json.loads(capsys.readouterr().out)["monitor"]
-    assert found["statement"].partition("Today")[2] == expected.partition("Today")[2].rstrip()
+    whole = json.loads(capsys.readouterr().out)
+    found = whole["monitor"]
+    assert whole["certificates"]["mean"]["recipe"]["arguments"]["batches"] == [10] * 4
     assert found["looks"] == [10, 20, 30, 40]
     (days / "2026-10-31.csv").write_text(
         (certificate.parent / "before.csv").read_text()
@@ -282,6 +281,25 @@ def test_only_worst_cases_are_monitored_where_there_are_some():
     assert "allows for no shift" in found.left_out["mean"]
 
 
+def test_what_clients_measure_is_monitored_for_as_many_examples_alone():
+    """A share of measured risks alarmed at the fourth client of the same network, with 10 examples instead of 1,000."""
+    rng = np.random.default_rng(0)
+    before = rb.ClientRisks(rng.binomial(1000, 0.05, 200) / 1000, 1000)
+    certificate = rb.survival(before, thresholds=0.1, delta=0.05, local="observed")
+    few, same = (rb.ClientRisks(rng.binomial(size, 0.05, 60) / size, size) for size in (10, 1000))
+    with pytest.raises(ValueError, match="what clients measure on 1000 examples each, and these have other"):
+        rb.monitor(certificate, few)
+    assert rb.monitor(certificate, same).verdict == "NO ALARM"
+
+
+def test_certificates_that_need_not_ever_be_true_at_once_are_too_many():
+    """Until it was refused, something held with probability at least -0.25."""
+    risks = rb.ClientRisks(np.arange(40) / 100, N)
+    many = {f"{level:g}": rb.quantile(risks, level, delta=0.05) for level in np.linspace(0.02, 0.5, 25)}
+    with pytest.raises(ValueError, match=r"got delta 1\.25 in all; monitor fewer"):
+        rb.monitor(many, risks)
+
+
 def test_bounds_that_contradict_each_other_after_a_change_are_said(tmp_path):
     """Until they were caught, the alarm ended in an error: bounds that hold at all times are false after a change."""
     before = rb.mean_bound(rb.ClientRisks(np.arange(40) / 100, N), delta=0.05)
@@ -291,6 +309,8 @@ def test_bounds_that_contradict_each_other_after_a_change_are_said(tmp_path):
     assert 300 < found.alarm_at < 315
     assert found.statement.endswith("Bounds of mean contradict each other: the network changed on the way.")
     assert found.to_document().keys() == {"monitor"}
+    worst = rb.worst_case_mean(rb.ClientRisks(np.arange(40) / 100, N), divergence="chi2", budget=0.1, delta=0.05)
+    assert rb.monitor(worst, changed).certificates == {}  # once of a worst mean, far below today's mean
     sizes, lower, upper = found.trajectory("mean")
     assert sizes[-1] < 400
     assert np.all(lower <= upper)

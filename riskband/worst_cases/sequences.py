@@ -18,7 +18,9 @@ from riskband.certificate import Certificate
 from riskband.checks import check_choice, check_delta
 from riskband.worst_cases.always_valid import DIRECT, ORDERS, always_valid
 from riskband.worst_cases.requirements import (
+    DIVERGENCE,
     NOT_DECIDED,
+    TARGET_MEAN,
     Gate,
     Requirement,
     certificates_of,
@@ -68,7 +70,8 @@ class Sequence:
     Raises
     ------
     ValueError
-        If something that is asked cannot be read, or is about the next clients: their number would have to be fixed.
+        If something that is asked cannot be read, or is about the next clients or a target network: for these
+        the number of clients would have to be fixed.
 
     Examples
     --------
@@ -95,10 +98,11 @@ class Sequence:
         self.requirements = read_requirements(each for each, is_one in zip(several, is_required, strict=True) if is_one)
         numbers = [number_of(each).name for each, is_one in zip(several, is_required, strict=True) if not is_one]
         self.numbers = tuple(dict.fromkeys((*numbers_behind(self.requirements), *numbers)))
-        if not self.numbers or any(map(is_of_next, self.numbers)):
+        is_of_others = [is_of_next(each) or each.startswith((TARGET_MEAN, DIVERGENCE)) for each in self.numbers]
+        if not self.numbers or any(is_of_others):
             raise ValueError(
                 f"a sequence must be asked for numbers such as 'mean' or 'quantile:0.9<=0.3', got {asked!r:.80}; ask "
-                "next_clients who is next, after a number of clients that is fixed beforehand"
+                "next_clients who is next, and riskband shift of a target, after a number of clients that is fixed"
             )
         self.delta, self.order = check_delta(delta), check_choice("order", order, ORDERS)
         self.answers: Answered | None = None

@@ -99,6 +99,8 @@ def test_answers_of_a_class_and_columns_are_the_same():
     ("asked", "problem"),
     [
         ("next:5:0.3<=2", "next_clients"),
+        ("target_mean:chi2:0.1<=0.2", "riskband shift"),  # once found out only after all had been asked
+        ("divergence:chi2", "riskband shift"),
         ([], "must be asked for numbers"),
         ("mean=0.2", "mean"),
         ("gimi", "gimi"),
