@@ -242,20 +242,19 @@ class Question(Section):
 
 
 UNTIL_DECIDED = "until-decided"
-_PLAIN = {
-    "target": "",
-    "local": "marginal",
-    "missing": "ignore",
-    "answered_by": "fresh",
-    "contamination": 0,
-    "privacy": "",
-    "design": "",
-}
+_PLAIN: dict[str, Any] = {"target": "", "local": "marginal", "missing": "ignore", "answered_by": "fresh"}
+_PLAIN |= {"contamination": 0, "privacy": "", "design": ""}
+_FIT_FOR_DESIGNS: dict[str, Any] = {"strategy": "f_divergence", "missing": "ignore", "num_unseen": 0, "target": ""}
+_FIT_FOR_DESIGNS |= {"privacy": "", "contamination": 0}
+
+
+def _unfit(known: Mapping[str, Any], fit: Mapping[str, Any]) -> list[str]:
+    return [key.replace("_", "-") for key, value in fit.items() if known.get(key, value) != value]
 
 
 def _can_be_decided(known: Mapping[str, Any]) -> bool:
     """Return True; raises ValueError with what a sequence cannot take, or what leaves everything open."""
-    unfit = [key.replace("_", "-") for key, value in _PLAIN.items() if known.get(key, value) != value]
+    unfit = _unfit(known, _PLAIN)
     required = known.get("require", ("mean<=0.5",))
     unfit += [] if required and families(required) <= {*DIRECT, *CHANGES} else ["require"]
     if unfit:
@@ -312,13 +311,7 @@ class Asking(Section):
             not noise or not (known.get("evaluator") or any(map(is_of_next, known.get("require", ()))))
         ),
         "missing": lambda missing, known: missing in MISSING or known.get("strategy", "") == "f_divergence",
-        "design": lambda design, known: (
-            not design
-            or (
-                (known.get("strategy", "f_divergence"), known.get("missing", "ignore")) == ("f_divergence", "ignore")
-                and not any(known.get(name) for name in ("num_unseen", "target", "privacy", "contamination"))
-            )
-        ),
+        "design": lambda design, known: not (design and _unfit(known, _FIT_FOR_DESIGNS)),
         "contamination": lambda number, known: (
             number == 0
             or not {"num_clients", "quorum"} <= known.keys()

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from functools import partial
+from typing import Any
 
 import riskband as rb
 from riskband.answers.files import read_scores
@@ -18,21 +19,10 @@ def run(options: argparse.Namespace) -> int:
     """Read the pilot, if there is one, make the plan, and print it."""
     if problems := figure_problems("--plot", options.plot):
         raise ValueError("\n".join(problems))
-    plan = rb.plan(
-        options.target,
-        delta=options.delta,
-        shift=options.shift,
-        prior=options.prior,
-        pilot=_pilot(options),
-        num_examples=options.num_examples,
-        num_clients=options.num_clients,
-        population=options.population,
-        power=options.power,
-        cost=options.cost,
-        binary=None if options.pilot else options.binary,  # the pilot knows it
-        seed=options.seed,
-        say=partial(print, file=sys.stderr),
-    )
+    names = ("delta", "shift", "prior", "num_examples", "num_clients", "population", "power", "cost", "seed")
+    asked: dict[str, Any] = {name: getattr(options, name) for name in names}
+    asked["binary"] = None if options.pilot else options.binary  # the pilot knows it
+    plan = rb.plan(options.target, pilot=_pilot(options), say=partial(print, file=sys.stderr), **asked)
     print(json.dumps(plan.to_dict(), indent=1, allow_nan=False) if options.json else _summary(plan))
     if options.plot:
         from riskband.plots.bands import save_figure  # loads matplotlib

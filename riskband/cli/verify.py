@@ -203,11 +203,7 @@ def _plain(entry: Mapping[str, Any], outcome: Verification) -> dict[str, Any]:
 
 
 def _say(name: str, entry: Mapping[str, Any], outcome: Verification) -> None:
-    said = _outcome(entry) if outcome.ok else "DOES NOT FOLLOW from its answers"
+    # Of a refuted formula its statement says what it is.
+    kind = ", as an ESTIMATE" if entry.get("validity") == "estimate" else ""
+    said = f"follows from its answers{kind}: {entry['statement']}" if outcome.ok else "DOES NOT FOLLOW from its answers"
     print(f"{name}: {said}", *outcome.problems, sep="\n  ")
-
-
-def _outcome(entry: Mapping[str, Any]) -> str:
-    """What a certificate that was computed again says; of a refuted formula its statement says what it is."""
-    kind = ", as an ESTIMATE" if entry["validity"] == "estimate" else ""
-    return f"follows from its answers{kind}: {entry['statement']}"

@@ -372,12 +372,8 @@ def monitor(
 
 def _check_measured_alike(claim: Claim, certificate: Certificate, answers: Answered) -> None:
     """Refuse what clients measure on so many examples, where all the new ones do on others: fewer spread risks more."""
-    known = set(certificate.recipe["answers"].get("num_examples", ()))
-    if (
-        claim.is_measured
-        and len(known) == 1
-        and known.isdisjoint(getattr(answers, "num_examples", np.array([])).tolist())
-    ):
+    known = set(certificate.recipe["answers"].get("num_examples", ()) if claim.is_measured else ())
+    if len(known) == 1 and known.isdisjoint(getattr(answers, "num_examples", np.array([])).tolist()):
         raise ValueError(f"it is of what clients measure on {known.pop()} examples each, and these have other numbers")
 
 

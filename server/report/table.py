@@ -25,11 +25,11 @@ _DISTRIBUTIONS = {"laplace": "discrete Laplace", "gaussian": "discrete Gaussian"
 def report_table(report: Mapping[str, Any]) -> RenderableType:
     """Return the content of report.json as a table for people, ready for rich to print."""
     certificates, found = report["certificates"], report["findings"]
-    study = STUDIES[report["config"]["strategy"]]
+    study, time = STUDIES[report["config"]["strategy"]], report["timing"]["configuration_recorded"]
     lines = [
         _who(report["network"]),
         *_failed(report),
-        _recorded(report["timing"]["configuration_recorded"]),
+        f"The configuration was recorded{'' if time is None else f' at {time}'}, before any client was asked.",
         _traffic(report),
         *([f"{capital(stopped(report))}."] if report["config"]["ask"] == UNTIL_DECIDED else []),
         *study.answer_lines(report),
@@ -89,10 +89,6 @@ def _failed(report: Mapping[str, Any]) -> Iterator[str]:
         yield "  `flwr supernode list` says of a node's id whether it is connected; events.jsonl has the ids of all."
 
 
-def _recorded(time: str | None) -> str:
-    return f"The configuration was recorded{'' if time is None else f' at {time}'}, before any client was asked."
-
-
 def _traffic(report: Mapping[str, Any]) -> str:
     metrics, seconds = report["metrics"], report["timing"]["seconds"]["answers"]
     sent, received = decimal(metrics["bytes_sent"]), decimal(metrics["bytes_received"])
@@ -110,11 +106,8 @@ def _privacy(section: Mapping[str, Any] | None) -> Iterator[str]:
         return
     mechanism = mechanism_of(section["mechanism"])
     numbers = "one number" if section["num_values"] == 1 else f"{section['num_values']} numbers"
-    meaning = (
-        f", so epsilon = {rounded_up(section['epsilon'], 2)} at delta = {section['delta']:g}"
-        if section["delta"]
-        else ""
-    )
+    epsilon, delta = rounded_up(section["epsilon"], 2), section["delta"]
+    meaning = f", so epsilon = {epsilon} at delta = {delta:g}" if delta else ""
     yield (
         f"Privacy: every answer of {numbers} has {_DISTRIBUTIONS[mechanism.name]} noise, {mechanism.unit} = "
         f"{float(mechanism.budget):g} for each example of a client{meaning}; the bounds allow for the noise."

@@ -16,15 +16,8 @@ from riskband.plots.bands import band_figure
 from riskband.worst_cases.requirements import DIVERGENCE, TARGET_MEAN
 from server.sections import Names, Numbers, Rule, Section, is_distinct, one_of, rule
 from server.settings import UNTIL_DECIDED, RunConfig
+from server.studies import target_network as networks
 from server.studies.study import Evaluation, Study, UnderTest, loss_query
-from server.studies.target_network import (
-    TargetNetwork,
-    target_certificates,
-    target_entry,
-    target_lines,
-    target_network,
-    target_table,
-)
 from strategies.f_divergence import FDivergence
 from worlds.targets import HOW_TO_CHANGE, target_changes, target_spec
 
@@ -94,18 +87,19 @@ class FDivergenceStudy(Study):
             asking |= {"delta": asking["delta"] / 2.0, "has_next": False}
         return FDivergence(loss_query(config), **settings_of(config), **asking)
 
-    def targets(self, config: RunConfig, tested: UnderTest, show: Callable[[str], None]) -> Sequence[TargetNetwork]:
+    def targets(self, config: RunConfig, tested: UnderTest, show: Callable[[str], None]) -> Sequence[Any]:
         """Return the network of ``target``, if there is one."""
         chosen = config.of(Settings)
         if not chosen.target:
             return ()
         show("computing the risks of the target network")
-        return (target_network(config, tested.models[0], change=chosen.target, num_asked=chosen.num_target_clients),)
+        num_asked = chosen.num_target_clients
+        return (networks.target_network(config, tested.models[0], change=chosen.target, num_asked=num_asked),)
 
     def certificates(self, evaluation: Evaluation) -> Mapping[str, Certificate]:
         """Return what the strategy certified, and what is certified of the target network, if there is one."""
-        found = super().certificates(evaluation)
-        return {**found, **target_certificates(evaluation, **asked_of(evaluation))} if evaluation.targets else found
+        found, asked = super().certificates(evaluation), asked_of(evaluation)
+        return {**found, **networks.target_certificates(evaluation, **asked)} if evaluation.targets else found
 
     def limits(self, config: RunConfig) -> list[tuple[float, float | None]]:
         """Return the share of failing clients that is accepted."""
@@ -113,7 +107,7 @@ class FDivergenceStudy(Study):
 
     def sections(self, evaluation: Evaluation) -> dict[str, Any]:
         """Return the section "target": a network that did shift."""
-        return {"target": target_entry(evaluation, **asked_of(evaluation)) if evaluation.targets else None}
+        return {"target": networks.target_entry(evaluation, **asked_of(evaluation)) if evaluation.targets else None}
 
     def figure(self, evaluation: Evaluation) -> Figure:
         """Return the figure of the band, with the curves of the first divergence."""
@@ -129,7 +123,7 @@ class FDivergenceStudy(Study):
     def tables(self, report: Mapping[str, Any]) -> list[Table]:
         """Return the table of certificates, and where there is one that of the target network."""
         found = report.get("target")
-        return [*super().tables(report), *([target_table(found)] if found else [])]
+        return [*super().tables(report), *([networks.target_table(found)] if found else [])]
 
     def elsewhere(self, report: Mapping[str, Any]) -> Collection[str]:
         """Return the certificates of the target network."""
@@ -138,7 +132,7 @@ class FDivergenceStudy(Study):
     def lines(self, report: Mapping[str, Any]) -> Iterator[str]:
         """Yield how far the target network is."""
         if report.get("target"):
-            yield from target_lines(report["target"])
+            yield from networks.target_lines(report["target"])
 
     def within(self, entry: Mapping[str, Any], point: Mapping[str, float]) -> str:
         """Return the divergence and its budget, where there are any."""
