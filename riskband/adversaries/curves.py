@@ -7,7 +7,8 @@ cost among its examples: spend on the steepest pieces first. One sort answers ev
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -80,20 +81,11 @@ class AdversarialCurves:
 
     def at(self, radii: npt.ArrayLike, multipliers: npt.ArrayLike) -> CurveNumbers:
         """Return the numbers at radii, shape (num_radii,), and at multipliers, shape (num_multipliers,)."""
-        ends = (*self.values(radii), *self.conjugates(multipliers))
-        lower, upper, conjugates_lower, conjugates_upper = (tuple(end.tolist()) for end in ends)
-        return CurveNumbers(
-            num_examples=self.num_examples,
-            clean_risk=self.clean_risk,
-            values_lower=lower,
-            values_upper=upper,
-            conjugates_lower=conjugates_lower,
-            conjugates_upper=conjugates_upper,
-            adversarial_unit=self.adversarial_unit,
-            guarantee=self.guarantee,
-            num_without_gradient=self.num_without_gradient,
-            is_unsteady=self.is_unsteady,
-        )
+        names = ("values_lower", "values_upper", "conjugates_lower", "conjugates_upper")
+        ends = zip(names, (*self.values(radii), *self.conjugates(multipliers)), strict=True)
+        found: dict[str, Any] = {name: tuple(end.tolist()) for name, end in ends}
+        same = {each.name for each in fields(CurveNumbers)} - found.keys()
+        return CurveNumbers(**found, **{name: getattr(self, name) for name in same})
 
     def values(self, radii: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
         """Return lower and upper bounds of Q at the radii, (num_radii,), cost budgets >= 0.

@@ -152,17 +152,14 @@ class Request:
 def wanted_of(options: argparse.Namespace, num_examples: str) -> Wanted:
     """Return what the options say of a table's columns."""
     is_accuracy = options.accuracy or options.percent
-    of_design: dict[str, Any] = {name: getattr(options, name, None) for name in ("group", *_OF_DESIGN)}
+    names = ("client", "percent", "drop_missing", "binary", "group", *_OF_DESIGN)
+    said: dict[str, Any] = {name: getattr(options, name, None) for name in names}
     return Wanted(
         number_or_column(num_examples),
         loss=None if is_accuracy else options.column,
         accuracy=options.column if is_accuracy else None,
-        client=options.client,
-        percent=options.percent,
-        drop_missing=options.drop_missing,
-        binary=options.binary,
         is_score=getattr(options, "score", None) is not None,
-        **of_design,
+        **said,
     )
 
 

@@ -261,11 +261,7 @@ class Monitoring(Shown):
         peaks = self.capital.max(axis=1).tolist()
         return {
             "schema": MONITOR_SCHEMA,
-            "verdict": self.verdict,
-            "exit_status": self.exit_status,
-            "statement": self.statement,
-            "alpha": self.alpha,
-            "delta": self.delta,
+            **{name: getattr(self, name) for name in ("verdict", "exit_status", "statement", "alpha", "delta")},
             "num_clients": self.answers.num_clients,
             "alarm_at": self.alarm_at,
             "looks": self.sizes.tolist(),

@@ -288,10 +288,7 @@ def progress_content(stage: str, *, detail: str = "", progress: Progress | None 
     return {
         "stage": stage,
         "detail": detail,
-        "round": now.round,
-        "asked": now.asked,
-        "answered": now.answered,
-        "failed": now.failed,
+        **{name: getattr(now, name) for name in ("round", "asked", "answered", "failed")},
         "eta_seconds": None if now.eta_seconds is None else math.ceil(now.eta_seconds),
     }
 

@@ -132,14 +132,10 @@ class SelectionStudy(Study):
         selection = result.selection
         section = {
             "objective": str(selection.objective),
-            "method": selection.method,
-            "target": selection.target,
-            "best": selection.best,
+            **{name: getattr(selection, name) for name in ("method", "target", "best")},
             "certificate": next(iter(result.certificates), None),  # None: a sequence that certifies no candidate
             "shown": result.shown,  # "network" and "unseen" are about this candidate
-            "delta": selection.delta,
-            "candidate_delta": selection.candidate_delta,
-            "spending": selection.spending,
+            **{name: getattr(selection, name) for name in ("delta", "candidate_delta", "spending")},
             "candidates": [_candidate_entry(selection, each, evaluation.unseen) for each in selection.candidates],
             "unseen_stand_for": evaluation.unseen_stand_for,
         }
