@@ -47,9 +47,9 @@ def test_arrows_are_read_wherever_the_import_is():
 
 
 def test_circles_of_files_count_arrows_for_types():
-    name, path = "server.studies.dispersion", house.ROOT / "server/studies/dispersion.py"
-    assert "server.settings.RunConfig" in set(house.imported(path, for_types=True)) - set(house.imported(path))
-    assert "server.settings" in house.file_arrows()[name]
+    name, path = "server.report.report", house.ROOT / "server/report/report.py"
+    assert "server.studies.study.Evaluation" in set(house.imported(path, for_types=True)) - set(house.imported(path))
+    assert "server.studies.study" in house.file_arrows()[name]
     assert "riskband.means" in house.file_arrows()["strategies.f_divergence"]  # through a name of `rb`
 
 
