@@ -24,17 +24,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import bdtr, gammaln
 
+from riskband import betting
 from riskband.answers.counts import BoolArray
 from riskband.answers.risks import EQUAL_BY_DESIGN, ClientRisks
-from riskband.betting import (
-    CONSTANT_STAKES,
-    Dual,
-    betting_assumptions,
-    betting_upper_bound,
-    betting_upper_means,
-    constant_stakes_upper_bound,
-    constant_stakes_upper_mean,
-)
+from riskband.betting import Dual
 from riskband.checks import FloatArray
 from riskband.search import bisect
 
@@ -276,7 +269,7 @@ def upper_mean(risks: ClientRisks, outcomes: FloatArray, *, delta: float, is_sha
     weights, spread = _weights(risks)
     is_share &= risks.design is None or risks.design.weights is None  # with weights, a coin's deviation says nothing
     (values,), rest = _of_units(risks, [outcomes], delta, is_share=is_share)
-    return constant_stakes_upper_mean(values, delta=rest, weights=weights, spread=spread, is_share=is_share)
+    return betting.constant_stakes_upper_mean(values, delta=rest, weights=weights, spread=spread, is_share=is_share)
 
 
 class Limit(NamedTuple):
@@ -289,15 +282,15 @@ class Limit(NamedTuple):
     @classmethod
     def of(cls, value: float, method: str, seed: int | None) -> Limit:
         """With what bets by a method of that name assume."""
-        return cls(value, method, betting_assumptions(method, seed))
+        return cls(value, method, betting.betting_assumptions(method, seed))
 
 
 def mean_upper_limit(risks: ClientRisks, outcomes: FloatArray, *, delta: float, seed: int | None) -> Limit:
     """`upper_mean`; with a seed by bets in its order, if every answer is as it was given."""
     _refuse_order(risks, seed)
     if seed is None or not risks.are_answers_certain:
-        return Limit.of(upper_mean(risks, outcomes, delta=delta), CONSTANT_STAKES, seed)
-    (found,), name = betting_upper_means([outcomes], delta=delta, seed=seed)
+        return Limit.of(upper_mean(risks, outcomes, delta=delta), betting.CONSTANT_STAKES, seed)
+    (found,), name = betting.betting_upper_means([outcomes], delta=delta, seed=seed)
     return Limit.of(found, name, seed)
 
 
@@ -313,12 +306,12 @@ def dual_upper_limit(
     _refuse_order(risks, seed)
     if risks.are_independent:
         given = risks.values, risks.num_examples
-        return Limit.of(*betting_upper_bound(duals, given, delta=delta, seed=seed, beside=beside), seed)
+        return Limit.of(*betting.betting_upper_bound(duals, given, delta=delta, seed=seed, beside=beside), seed)
     outcomes, rest = _of_units(risks, [dual.outcomes for dual in duals], delta)
     of_units = [replace(dual, outcomes=values) for dual, values in zip(duals, outcomes, strict=True)]
     weights, spread = _weights(risks)
-    found = constant_stakes_upper_bound(of_units, delta=rest, weights=weights, spread=spread)
-    return Limit.of(found, CONSTANT_STAKES, seed)
+    found = betting.constant_stakes_upper_bound(of_units, delta=rest, weights=weights, spread=spread)
+    return Limit.of(found, betting.CONSTANT_STAKES, seed)
 
 
 def upper_quantile(risks: ClientRisks, numbers: FloatArray, *, tail: float, delta: float) -> float:
@@ -355,6 +348,6 @@ def _of_units(
     if not 1.0 < odds < np.inf:
         return [risks.worst_completion(each) for each in outcomes], delta
     part = _PART_OF_SILENT * delta / len(outcomes)
-    limits = [constant_stakes_upper_mean(each, delta=part, odds=odds, is_share=is_share) for each in outcomes]
+    limits = [betting.constant_stakes_upper_mean(each, delta=part, odds=odds, is_share=is_share) for each in outcomes]
     silent = [np.append(each, np.full(risks.num_missing, top)) for each, top in zip(outcomes, limits, strict=True)]
     return silent, (1.0 - _PART_OF_SILENT) * delta

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv, xlog1py, xlogy
 
+from riskband import checks
 from riskband.answers import frames
 from riskband.answers.counts import binary_doubt, is_count, rounded_counts, share_problem, size_doubt
 from riskband.answers.design import Design
@@ -21,16 +22,7 @@ from riskband.answers.doors import Door, TableError, Wanted, read_columns
 from riskband.answers.noise import AnswerNoise, BoundedValues, cut_values, noisy_upper_limits
 from riskband.answers.responses import Answers, Responses, WhoAnswered, check_contamination, check_num_missing
 from riskband.answers.rows import answer_problem
-from riskband.checks import (
-    FloatArray,
-    IntArray,
-    check_flag,
-    check_kind,
-    check_losses,
-    check_num_examples,
-    clip_rounding,
-    set_fields,
-)
+from riskband.checks import FloatArray, IntArray, check_flag, check_kind, check_num_examples, clip_rounding, set_fields
 from riskband.search import bisect
 from riskband.wording import in_full
 from riskband.wording.shown import to_pandas
@@ -127,7 +119,7 @@ class ClientRisks(Answers):
         **who: Unpack[WhoAnswered],
     ) -> None:
         frames.refuse_other_order(values=values, num_examples=num_examples, names=names, groups=groups)
-        checked = check_losses(values, is_noisy=noise is not None)
+        checked = checks.check_losses(values, is_noisy=noise is not None)
         counts = check_num_examples(num_examples, num_clients=checked.size)
         drawn = Design.of(design, num_clients=checked.size)
         responses = Responses.of(checked.size, who, design=drawn)

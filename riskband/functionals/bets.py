@@ -17,30 +17,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from riskband import betting
 from riskband.answers.risks import ClientRisks
 from riskband.bands.local_steps import KNOWN_SIZES, RANDOM_SIZES, assumed_of_sizes
-from riskband.betting import (
-    CONSTANT_STAKES,
-    ORDER_IS_UNINFORMATIVE,
-    client_orders,
-    come_sorted,
-    constant_stakes_upper_mean,
-)
+from riskband.betting import CONSTANT_STAKES, ORDER_IS_UNINFORMATIVE, constant_stakes_upper_mean
 from riskband.checks import FloatArray, IntArray
 from riskband.duals import dual_upper_limit, excess_assumptions, tail_duals, upper_mean
+from riskband.functionals import ratios
 from riskband.functionals.pairs import Pairs
-from riskband.functionals.ratios import (
-    Ratio,
-    gini_upper_limit,
-    log_ratio,
-    power_ratio,
-    ratio_lower_limit,
-    ratio_upper_limit,
-    root_ratio,
-    surely_apart,
-    tail_ratio,
-    theil_ratio,
-)
+from riskband.functionals.ratios import Ratio, log_ratio, power_ratio, root_ratio, tail_ratio, theil_ratio
 from riskband.functionals.stepwise import true_quantile, true_share
 from riskband.search import bisect_number
 
@@ -70,12 +55,12 @@ class DirectBounds(NamedTuple):
 
 def has_no_order(risks: ClientRisks) -> bool:
     """Return whether bets can rely on no order of these clients: they have no names, and come sorted by risk."""
-    return risks.names is None and come_sorted(risks.values)
+    return risks.names is None and betting.come_sorted(risks.values)
 
 
 def played_orders(risks: ClientRisks, *, num_played: int, most: int) -> IntArray | None:
     """Fixed orders of the clients as they come, of `num_played` clients in all, about; None if they come sorted."""
-    return client_orders(risks.values, num_orders=int(np.clip(num_played // risks.num_clients, 2, most)))
+    return betting.client_orders(risks.values, num_orders=int(np.clip(num_played // risks.num_clients, 2, most)))
 
 
 def gini(risks: ClientRisks, delta: float) -> DirectBounds | None:
@@ -88,13 +73,13 @@ def gini(risks: ClientRisks, delta: float) -> DirectBounds | None:
     if orders is None:
         upper = _upper_ratio(pairs, np.abs(risks.values[pairs.first] - risks.values[pairs.second]), sums, delta)
     else:
-        upper = gini_upper_limit(risks, orders, delta=delta)
+        upper = ratios.gini_upper_limit(risks, orders, delta=delta)
     has_order = orders is not None or not pairs.is_complete
     assumptions = (assumed_of_sizes(risks), *((ORDER_IS_UNINFORMATIVE,) if has_order else ()))
     if not risks.binary:
         return DirectBounds(None, upper, assumptions=assumptions)
     if risks.has_equal_sizes and _FOR_QUARTICS[0] <= risks.num_examples[0] <= _FOR_QUARTICS[1]:
-        numbers = surely_apart(int(risks.num_examples[0]))
+        numbers = ratios.surely_apart(int(risks.num_examples[0]))
         wrong = np.rint(risks.values * risks.num_examples).astype(int)
         apart, limit = numbers[wrong[pairs.first], wrong[pairs.second]], _limit_of_table(numbers)
     else:
@@ -189,16 +174,21 @@ def _lower_ratio(
 
 
 def _ratio_bounds(
-    risks: ClientRisks, delta: float, ratio: Ratio, measure: Callable[[float], float] = float, *, has_upper: bool = True
+    risks: ClientRisks,
+    delta: float,
+    ratio: Ratio,
+    measure: Callable[[float], float] = float,
+    *,
+    has_upper: bool = True,
 ) -> DirectBounds | None:
     """Limits for a measure that grows with a ratio."""
     orders = played_orders(risks, num_played=20_000, most=50)
     if orders is None:
         return None
-    upper = measure(ratio_upper_limit(ratio, risks, orders, delta=delta)) if has_upper else None
+    upper = measure(ratios.ratio_upper_limit(ratio, risks, orders, delta=delta)) if has_upper else None
     if not (risks.binary or ratio.is_quadratic):
         return None if upper is None else DirectBounds(None, upper, assumptions=(ORDER_IS_UNINFORMATIVE,))
-    lower = measure(ratio_lower_limit(ratio, risks, orders, delta=delta))
+    lower = measure(ratios.ratio_lower_limit(ratio, risks, orders, delta=delta))
     known = () if risks.has_equal_sizes else (KNOWN_SIZES,)  # the largest bet is that for all counts which can occur
     return DirectBounds(lower, upper, assumptions=(assumed_of_sizes(risks), *known, ORDER_IS_UNINFORMATIVE))
 

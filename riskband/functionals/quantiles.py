@@ -22,32 +22,13 @@ from riskband.bands.local_steps import OBSERVED_SIZES, assumed_of_sizes
 from riskband.bands.methods import default_method
 from riskband.betting import CONSTANT_STAKES
 from riskband.certificate import Certificate, recipe
-from riskband.checks import (
-    FloatArray,
-    check_choice,
-    check_delta,
-    check_optional_seed,
-    check_points,
-    check_single,
-)
+from riskband.checks import FloatArray, check_choice, check_delta, check_optional_seed, check_points, check_single
 from riskband.duals import dual_upper_limit, excess_assumptions, tail_duals, upper_quantile
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution
 from riskband.functionals.functional import Interval, certificate_of_band, resolve_weight
-from riskband.functionals.stepwise import (
-    observed_share,
-    order_statistic,
-    true_quantile,
-    true_share,
-)
+from riskband.functionals.stepwise import observed_share, order_statistic, true_quantile, true_share
 from riskband.functionals.transforms import Transform, resolve_transform
-from riskband.functionals.weights import (
-    MEAN,
-    QuantileWeight,
-    check_tail_level,
-    step_integral,
-    tail_mean,
-    tail_weight,
-)
+from riskband.functionals.weights import MEAN, QuantileWeight, check_tail_level, step_integral, tail_mean, tail_weight
 from riskband.wording import chosen_before, exactly, in_short
 
 TRANSFORM_METHODS = ("pointwise", "jordan", "monomials")

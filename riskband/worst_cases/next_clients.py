@@ -15,22 +15,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import bdtrc, betainc, expit, gammaln
 
+from riskband import checks
 from riskband.answers.responses import INDEPENDENT_ASKED, INDEPENDENT_CLIENTS
 from riskband.answers.risks import ClientRisks, check_risks, shared_assumptions
 from riskband.answers.scaled import RISK, Scale, ScaledAnswers
 from riskband.bands.local_steps import OBSERVED_SIZES, assumed_of_sizes
 from riskband.betting import CONSTANT_STAKES, constant_stakes_upper_mean, others_upper_mean
 from riskband.certificate import Certificate, recipe
-from riskband.checks import (
-    FloatArray,
-    IntArray,
-    check_budget,
-    check_choice,
-    check_count,
-    check_delta,
-    check_flag,
-    check_number,
-)
+from riskband.checks import FloatArray, IntArray, check_budget, check_choice, check_count, check_flag, check_number
 from riskband.functionals.quantiles import SINGLE_LOCAL
 from riskband.wording import chosen_before, exactly, in_short
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence
@@ -177,7 +169,7 @@ def next_clients(
     else:
         if delta is None:
             raise ValueError("delta must be given, got none; or a rank, from which it follows")
-        delta = check_delta(delta)
+        delta = checks.check_delta(delta)
         part = delta / budgets.size * (1.0 if mean or local == "observed" else 1.0 - _PART_OF_LIMITS)
         if above is None and not mean:
             ranks = np.array([_ranks(num_seen, num_next, part, k, f, size, whole) for size in budgets.ravel().tolist()])

@@ -14,32 +14,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy.special import bdtr, betaincinv, ndtri
 
+from riskband import checks
 from riskband.answers.risks import ClientRisks
 from riskband.answers.scaled import ClientChanges, ScaledAnswers
-from riskband.checks import (
-    FloatArray,
-    IntArray,
-    check_count,
-    check_delta,
-    check_flag,
-    check_kind,
-    check_number,
-    check_seed,
-)
+from riskband.checks import FloatArray, IntArray, check_count, check_delta, check_flag, check_kind, check_number
 from riskband.functionals.distributions import RiskDistribution
 from riskband.wording import TRAINERS_ANSWERED, exactly
 from riskband.wording.shown import Drawn, to_pandas
+from riskband.worst_cases import requirements
 from riskband.worst_cases.next_clients import AT_RANDOM
-from riskband.worst_cases.requirements import (
-    FAIL,
-    NEXT,
-    WORST_MEAN,
-    WORST_SHARE,
-    Requirement,
-    ends_of,
-    is_of_next,
-    read_requirements,
-)
+from riskband.worst_cases.requirements import FAIL, NEXT, WORST_MEAN, WORST_SHARE, Requirement, ends_of, is_of_next
 from riskband.worst_cases.scaled import ScaledNumber, families_of
 
 if TYPE_CHECKING:
@@ -271,7 +255,7 @@ def plan(
     True
     """
     requirement = _with_shift(Requirement.of(target), shift)
-    world = _Assumed.of(prior, pilot, binary, check_seed(seed))
+    world = _Assumed.of(prior, pilot, binary, checks.check_seed(seed))
     sizes = _checked_sizes(num_examples, pilot)
     truth = _checked_truth(requirement, world)
     delta, power = check_delta(delta), _checked_power(power, delta)
@@ -420,7 +404,7 @@ class _Assumed(NamedTuple):
 
 def truth_on_scale(answers: ScaledAnswers, requirement: Requirement) -> float:
     """Return the number that is required if these are all the clients there are."""
-    read_requirements(requirement, answers)
+    requirements.read_requirements(requirement, answers)
     number, scale = ScaledNumber.of(requirement.name, families_of(answers)), answers.scale
     if number.shift is None:
         return number.measured(answers)
