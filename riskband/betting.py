@@ -375,12 +375,7 @@ def sharpest_stakes(num_bets: int, delta: float, deviations: FloatArray = _DEVIA
 
 
 def log_capital(
-    gains: FloatArray,
-    stakes: FloatArray,
-    *,
-    num_bets: int,
-    largest_loss: float,
-    weights: FloatArray | None = None,
+    gains: FloatArray, stakes: FloatArray, *, num_bets: int, largest_loss: float, weights: FloatArray | None = None
 ) -> float:
     """Logarithm of the capital that constant stakes, which share it, make of so many bets: mean at most 1.
 
@@ -530,10 +525,7 @@ def before(values: FloatArray, first: float) -> FloatArray:
 
 
 def log_growth(
-    candidate: float | FloatArray,
-    values: FloatArray,
-    bets: FloatArray,
-    largest_share: float = LARGEST_SHARE,
+    candidate: float | FloatArray, values: FloatArray, bets: FloatArray, largest_share: float = LARGEST_SHARE
 ) -> FloatArray:
     """Logarithms of the factors of the capital: bets on values below the candidate mean, cut to what may be lost."""
     largest_bet = largest_share / np.maximum(1.0 - candidate, 1e-300)

@@ -171,9 +171,7 @@ def square_duals(risks: ClientRisks, budget: float) -> list[Dual]:
     below = np.geomspace(0.003, largest, 32)[:, None]
     widths = 1.0 + 2.0 * below
     outcomes, starts = _outcomes(
-        risks,
-        lambda risk: risk * (risk + 2.0 * below) / widths,
-        np.hstack([2.0 * below, np.ones_like(below)]) / widths,
+        risks, lambda risk: risk * (risk + 2.0 * below) / widths, np.hstack([2.0 * below, np.ones_like(below)]) / widths
     )
 
     def at(low: float, row: FloatArray, start: float) -> Dual:

@@ -152,11 +152,7 @@ def _upper_ratio(pairs: Pairs, parts: FloatArray, sums: FloatArray, delta: float
 
 
 def _lower_ratio(
-    pairs: Pairs,
-    parts: FloatArray,
-    sums: FloatArray,
-    limit: Callable[[float], float],
-    delta: float,
+    pairs: Pairs, parts: FloatArray, sums: FloatArray, limit: Callable[[float], float], delta: float
 ) -> float:
     """Lower limit for E part / E sum; `limit` says how large value·sum - part can be, and grows with the value.
 
@@ -174,12 +170,7 @@ def _lower_ratio(
 
 
 def _ratio_bounds(
-    risks: ClientRisks,
-    delta: float,
-    ratio: Ratio,
-    measure: Callable[[float], float] = float,
-    *,
-    has_upper: bool = True,
+    risks: ClientRisks, delta: float, ratio: Ratio, measure: Callable[[float], float] = float, *, has_upper: bool = True
 ) -> DirectBounds | None:
     """Limits for a measure that grows with a ratio."""
     orders = played_orders(risks, num_played=20_000, most=50)

@@ -102,9 +102,7 @@ def _certificate_of_answers(
         assumptions=tuple(dict.fromkeys(line for line in own if not line.startswith(f"{CHOSEN_BEFORE}delta"))),
         details={"measured": np.array(measured)},
         recipe=recipe(
-            "dispersion_certificate",
-            {"measure": chosen.name, "method": "betting", "delta": found.delta},
-            risks,
+            "dispersion_certificate", {"measure": chosen.name, "method": "betting", "delta": found.delta}, risks
         ),
     )
 

@@ -116,11 +116,7 @@ def _direct_cvar(risks: ClientRisks, level: float, quantity: str, *, delta: floa
 
 
 def quantile(
-    source: Band | ClientRisks,
-    level: npt.ArrayLike,
-    *,
-    delta: float | None = None,
-    local: str = "marginal",
+    source: Band | ClientRisks, level: npt.ArrayLike, *, delta: float | None = None, local: str = "marginal"
 ) -> Certificate:
     """Upper bound on quantiles (value at risk) of the risk of unseen clients.
 

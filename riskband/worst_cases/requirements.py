@@ -302,10 +302,7 @@ class Gate(Shown):
 
 
 def require(
-    source: Source,
-    requirements: str | Requirement | Sequence[str | Requirement],
-    *,
-    delta: float | None = None,
+    source: Source, requirements: str | Requirement | Sequence[str | Requirement], *, delta: float | None = None
 ) -> Gate:
     """Say whether unseen clients meet requirements: PASS, FAIL or NOT DECIDED.
 

@@ -219,12 +219,7 @@ def worst_case_cdf(
 
 
 def breakdown(
-    band: Band,
-    *,
-    divergence: str | FDivergence,
-    target: float,
-    threshold: float | None = None,
-    max_budget: float = 1e3,
+    band: Band, *, divergence: str | FDivergence, target: float, threshold: float | None = None, max_budget: float = 1e3
 ) -> Bracket:
     """Largest budget at which a certified number still meets a target.
 
@@ -286,8 +281,7 @@ def reference_robust_mean(
     else:
         constraints = [cost <= budget, new_mass == 0.0]
     problem = cp.Problem(
-        cp.Maximize((masses * levels) @ ratio + levels[-1] * new_mass),
-        [*constraints, masses @ ratio + new_mass == 1.0],
+        cp.Maximize((masses * levels) @ ratio + levels[-1] * new_mass), [*constraints, masses @ ratio + new_mass == 1.0]
     )
     try:
         problem.solve(solver=cp.CLARABEL)
