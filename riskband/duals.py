@@ -16,6 +16,7 @@ answer count with a limit for the mean of all of these. Stakes are constant.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -318,12 +319,12 @@ def upper_quantile(risks: ClientRisks, numbers: FloatArray, *, tail: float, delt
     It is the smallest of them such that the share beyond it is bounded by the tail, or 1.
     """
     points = np.unique(numbers)
-    low, high = 0, points.size
-    while low < high:
-        middle = (low + high) // 2
-        is_enough = upper_mean(risks, (numbers > points[middle]).astype(np.float64), delta=delta, is_share=True) <= tail
-        low, high = (low, middle) if is_enough else (middle + 1, high)
-    return float(points[low]) if low < points.size else 1.0
+
+    def is_enough(point: float) -> bool:
+        return upper_mean(risks, (numbers > point).astype(np.float64), delta=delta, is_share=True) <= tail
+
+    place = bisect_left(points, True, key=is_enough)
+    return float(points[place]) if place < points.size else 1.0
 
 
 def _refuse_order(risks: ClientRisks, seed: int | None) -> None:

@@ -216,9 +216,8 @@ class ClientRisks(Answers):
         for wrong, right in (("names", "client"), ("groups", "group")):
             if wrong in who:
                 raise TypeError(f"from_frame has no keyword {wrong!r}; name the column with {right}=")
-        wanted = Wanted(num_examples, loss, accuracy, client, group, percent, drop_missing, binary)
-        of_design: dict[str, Any] = {"stratum": stratum, "shares": shares, "sampling_weight": sampling_weight}
-        wanted = replace(wanted, **of_design, largest_weight=largest_weight, cluster=cluster)
+        of_design = stratum, shares, sampling_weight, largest_weight, cluster
+        wanted = Wanted(num_examples, loss, accuracy, client, group, percent, drop_missing, binary, False, *of_design)
         return risks_of_table(frame, wanted, Door(), noise=noise, **who)
 
     @classmethod

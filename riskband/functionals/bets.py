@@ -245,18 +245,20 @@ def share(risks: ClientRisks, delta: float, threshold: float) -> DirectBounds:
 
     By designs also from below: there no band is.
     """
-    lower = None
-    if not risks.are_independent:
-        lower = 1.0 - true_share(risks.mirrored, max(float(np.nextafter(1.0 - threshold, 0.0)), 0.0), delta=delta)
-    return DirectBounds(lower, true_share(risks, threshold, delta=delta), "stepwise", (assumed_of_sizes(risks),))
+    return _stepwise(true_share, risks, delta, threshold, max(float(np.nextafter(1.0 - threshold, 0.0)), 0.0))
 
 
 def quantile(risks: ClientRisks, delta: float, level: float) -> DirectBounds:
     """Quantile, from above; not by betting (math §2.10). By designs also from below, as a share is."""
-    lower = None
-    if not risks.are_independent:
-        lower = 1.0 - true_quantile(risks.mirrored, min(float(np.nextafter(1.0 - level, 2.0)), 1.0), delta=delta)
-    return DirectBounds(lower, true_quantile(risks, level, delta=delta), "stepwise", (assumed_of_sizes(risks),))
+    return _stepwise(true_quantile, risks, delta, level, min(float(np.nextafter(1.0 - level, 2.0)), 1.0))
+
+
+def _stepwise(
+    bound: Callable[..., float], risks: ClientRisks, delta: float, point: float, mirrored: float
+) -> DirectBounds:
+    """Bounds of risks at a point, and by designs of the mirrored risks at theirs."""
+    lower = None if risks.are_independent else 1.0 - bound(risks.mirrored, mirrored, delta=delta)
+    return DirectBounds(lower, bound(risks, point, delta=delta), "stepwise", (assumed_of_sizes(risks),))
 
 
 def top_share(risks: ClientRisks, delta: float, share: float) -> DirectBounds | None:

@@ -161,21 +161,23 @@ def _single_quantile(risks: ClientRisks, level: float, *, delta: float, local: s
         "quantile",
         {"level": level, "delta": delta, "local": local},
         quantity=f"the {exactly(level)} quantile of {subject_of(local)}",
-        method="stepwise" if local == "marginal" else "order statistic" if risks.are_independent else CONSTANT_STAKES,
+        exact="order statistic",
         value=value,
         chosen=chosen_before(level=(level, None), local=(local, "marginal")),
     )
 
 
 def _standing_alone(
-    risks: ClientRisks, function: str, arguments: dict[str, Any], *, chosen: tuple[str, ...], **rest: Any
+    risks: ClientRisks, function: str, arguments: dict[str, Any], *, exact: str, chosen: tuple[str, ...], **rest: Any
 ) -> Certificate:
     """Certificate from answers by an exact binomial bound, of `arguments` with delta and local."""
-    sizes = OBSERVED_SIZES if arguments["local"] == "observed" else assumed_of_sizes(risks)
+    is_true = arguments["local"] == "marginal"
+    sizes = assumed_of_sizes(risks) if is_true else OBSERVED_SIZES
     return Certificate(
         delta=arguments["delta"],
+        method="stepwise" if is_true else exact if risks.are_independent else CONSTANT_STAKES,
         assumptions=(
-            *shared_assumptions(risks, needs_binary=arguments["local"] == "marginal", knows_draws=True),
+            *shared_assumptions(risks, needs_binary=is_true, knows_draws=True),
             sizes,
             *chosen,
         ),
@@ -261,11 +263,7 @@ def survival(
             quantity=f"the probability that {subject_of(local)} is at least {name}",
             value=_shares(source, points, delta=delta, local=local),
             axes={"threshold": points},
-            method="stepwise"
-            if local == "marginal"
-            else "exact binomial"
-            if source.are_independent
-            else CONSTANT_STAKES,
+            exact="exact binomial",
             chosen=chosen_before(thresholds=(in_short(points), None), local=(local, "marginal")),
         )
     band = band_alone(source, delta=delta)

@@ -130,12 +130,9 @@ def certified_on_scale(
     bound: Any = change_bound if isinstance(answers, ClientChanges) else score_bound
     found |= {name: bound(answers, name, delta=part, **({} if local is None else {"local": local})) for name in asked}
     found |= certificates_of(answers, behind, delta=part, population=population, local=local)
-    if has_next:
-        shift: dict[str, Any] = {} if divergence is None else {"divergence": divergence, "budget": budget}
-        of_next = next_clients(answers, num_next, delta=part, population=population, **shift)
+    shift: dict[str, Any] = {} if divergence is None else {"divergence": divergence, "budget": budget}
+    for more in [shift] * has_next + [{"mean": True}] * mean_of_others:
+        of_next = next_clients(answers, num_next, delta=part, population=population, **more)
         found[of_next.name] = of_next
-    if mean_of_others:
-        of_mean = next_clients(answers, num_next, delta=part, population=population, mean=True)
-        found[of_mean.name] = of_mean
     gate = requirements.verdicts_on(found, gated, delta=delta) if gated else None
     return findings(found, gate=gate, names=answers.names)

@@ -158,13 +158,11 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
 
 def _light(gate: Gate | None, answered_by: str) -> Light:
     if answered_by == "trainers":
-        return Light(
-            "red", "✖", "ESTIMATE ONLY", "Clients that helped to train the model answered: nothing is certified."
-        )
+        why = "Clients that helped to train the model answered: nothing is certified."
+        return Light("red", "✖", "ESTIMATE ONLY", why)
     if gate is None:
-        return Light(
-            "grey", "○", "NO REQUIREMENT SET", "The page reports bounds. Whether they are good enough, nobody said."
-        )
+        why = "The page reports bounds. Whether they are good enough, nobody said."
+        return Light("grey", "○", "NO REQUIREMENT SET", why)
     if gate.verdict == FAIL:
         return Light("red", "✖", "FAIL", "It is certified that a requirement is not met.")
     if gate.verdict == PASS and answered_by == "fresh":

@@ -137,9 +137,8 @@ def next_clients(
         check_above("above", above, scale)
         if (rank, k, local) != (None, None, "observed"):
             raise ValueError("above counts clients by what they measure; leave out rank, k and local")
-    beside = [
-        name for name, each in {"rank": rank, "k": k, "above": above, "divergence": f}.items() if each is not None
-    ]
+    others = {"rank": rank, "k": k, "above": above, "divergence": f}
+    beside = [name for name, each in others.items() if each is not None]
     if check_flag("mean", mean) and beside:
         raise ValueError(
             f"mean=True is about all of these clients as they are, got {', '.join(beside)}; leave that out"
@@ -148,15 +147,8 @@ def next_clients(
     k = None if k is None else check_count("k", k, minimum=1, remedy="1 is the largest risk of the next clients")
     if k is not None and k > num_bounded:
         raise ValueError(f"k must be at most the number of clients, {num_bounded}, got {k}; 1 is the largest risk")
-    arguments: dict[str, Any] = {
-        "num_next": None if whole else num_next,
-        "delta": delta,
-        "rank": rank,
-        "k": k,
-        "above": above,
-        "mean": mean or None,
-        "local": local,
-    }
+    arguments: dict[str, Any] = {"num_next": None if whole else num_next, "delta": delta, "rank": rank, "k": k}
+    arguments |= {"above": above, "mean": mean or None, "local": local}
     arguments |= {} if f is None else {"divergence": f.name, "budget": budgets}
     arguments |= {} if population is None else {"population": population, "including_seen": whole}
     if rank is not None:

@@ -85,12 +85,8 @@ class Option(NamedTuple):
     @property
     def who(self) -> str:
         """The clients in words."""
-        return _who(self.num_clients, self.num_examples)
-
-
-def _who(num_clients: int, num_examples: int | None) -> str:
-    examples = f" with {num_examples:,} examples each" if num_examples else ""
-    return f"{num_clients:,} clients{examples}"
+        examples = f" with {self.num_examples:,} examples each" if self.num_examples else ""
+        return f"{self.num_clients:,} clients{examples}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -273,7 +269,7 @@ def plan(
     options = tuple(option for option in best.values() if option is not None)
     if not options:
         raise ValueError(
-            f"no plan for {requirement}: not even {_who(most, sizes[-1])} pass with "
+            f"no plan for {requirement}: not even {Option(most, sizes[-1], power).who} pass with "
             f"probability {power:g}; the number is {truth:.4g}{' on average' * is_of_next(requirement)} if the "
             "assumption is right: ask for more examples, or a limit farther from it"
         )
