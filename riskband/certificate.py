@@ -202,9 +202,8 @@ class Certificate(Drawn):
     @property
     def is_always_valid(self) -> bool:
         """Whether it holds for all numbers of clients at once, so that more may be asked because of it."""
-        return (
-            self.recipe.get("function") == "always_valid" or (self.recipe.get("band") or {}).get("method") == "stitched"
-        )
+        band = self.recipe.get("band") or {}
+        return self.recipe.get("function") == "always_valid" or band.get("method") == "stitched"
 
     @property
     def ends(self) -> tuple[FloatArray | None, FloatArray | None]:

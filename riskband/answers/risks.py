@@ -570,9 +570,8 @@ def _is_binary_noise(noise: AnswerNoise, binary: bool | None) -> bool:
 def _check_steps(noise: AnswerNoise, *, num_whole: int) -> None:
     """Raise ValueError if noise in these steps would not have left so many values * num_examples whole by chance."""
     no_noise, less = noise.cumulative(np.array([0.0, -1.0]))
-    chance = min(
-        no_noise - less + 1.0 / noise.num_steps, 1.0
-    )  # for one, whatever its losses: the distribution has one mode
+    # For one client, whatever its losses: the distribution has one mode.
+    chance = min(no_noise - less + 1.0 / noise.num_steps, 1.0)
     if chance**num_whole < _COINCIDENCE:
         raise ValueError(
             "values * num_examples are whole numbers, as with 0-1 losses and noise in steps of 1, got noise with "

@@ -355,9 +355,8 @@ def transformed_quantile_interval(
     else:
         least, most = _monomial_bounds(transform, limits)
     positive, negative = _masses(weight, limits.edges)
-    return Interval(
-        float(np.sum(positive * least - negative * most)), float(np.sum(positive * most - negative * least))
-    )
+    ends = positive * least - negative * most, positive * most - negative * least
+    return Interval(*(float(np.sum(end)) for end in ends))
 
 
 def _monomial_bounds(transform: Transform, limits: QuantileLimits) -> tuple[FloatArray, FloatArray]:

@@ -285,9 +285,7 @@ class Gate(Shown):
     @property
     def certificates(self) -> dict[str, Certificate]:
         """Every certificate that a verdict follows from, by the number that it bounds."""
-        return {
-            f"{REQUIRED}{certificate.name}": certificate for each in self.verdicts for certificate in each.certificates
-        }
+        return {f"{REQUIRED}{made.name}": made for each in self.verdicts for made in each.certificates}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the verdicts as plain data for JSON, without the certificates, which verify one by one."""
