@@ -333,9 +333,9 @@ def others_upper_mean(values: FloatArray, *, num_others: int, delta: float) -> f
     risks. Exact, the same for every order of the values, and it grows with each. Source: math §3.9.
     """
     kinds, counts = np.unique(values, return_counts=True)
-    left = num_others / (values.size + num_others)
+    seen = values.size / (values.size + num_others)
     # The sharpest ones where the others differ as much as those seen; (c - x) / (c - mean) has stake 1 / (c - mean).
-    stakes = sharpest_stakes(values.size, delta) * (1.0 - left) / (-np.log(left) * np.sqrt(left))
+    stakes = sharpest_stakes(values.size, delta) * seen / (-np.log1p(-seen) * np.sqrt(1.0 - seen))
     # The mean depends on who was seen, so that unlike stakes on the mean of all, c must not depend on the candidate.
     tops = np.maximum(1.0 / stakes + _USUAL_MEAN, 1.0 / LARGEST_SHARE_OF_TAILS).tolist()
 
@@ -422,7 +422,7 @@ def _first_rejected(log_excess: Callable[[float], float], num_clients: int, *, g
     """Smallest number in [0, 1] found at which a nondecreasing function is not negative: the rejected end."""
     if num_clients > _MANY:
         return root_from_above(log_excess, low=0.0, high=1.0, guess=min(guess, 1.0), tolerance=2.0**-_NUM_STEPS)
-    return bisect_number(lambda value: log_excess(value) < 0.0, low=0.0, high=1.0, num_steps=_NUM_STEPS).upper
+    return bisect_number(lambda value: not log_excess(value) >= 0.0, low=0.0, high=1.0, num_steps=_NUM_STEPS).upper
 
 
 @lru_cache(maxsize=8)

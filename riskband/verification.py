@@ -220,7 +220,7 @@ def _num_values(recipe: Recipe) -> int | None:
     answers = recipe["answers"]
     is_tuned = isinstance((recipe["band"] or {}).get("method"), Mapping)  # its levels are for so many clients
     is_own = recipe["arguments"].get("divergence", "kl") not in DIVERGENCES  # a divergence that only its user has
-    is_own |= "population" in recipe["arguments"]  # of so many clients, and no more
+    is_own |= bool({"population", "batches"} & recipe["arguments"].keys())  # of so many clients, and no more
     return None if is_tuned or is_own or "values" not in answers or "radii" in answers else len(answers["values"])
 
 

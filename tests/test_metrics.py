@@ -62,7 +62,10 @@ MEANS = [
 def test_scores_are_refused_by_name_whatever_is_said(name):
     for binary in (None, True, False):
         assert "names a score" in metric_problem(name, binary=binary)
-        with pytest.raises(ValueError, match=r"no mean of one number for each example.*give the accuracy or the error"):
+        with pytest.raises(
+            ValueError,
+            match=r"no mean of one number for each example.*give the accuracy or the error.*say that it is a score",
+        ):
             rb.ClientRisks.from_frame({name: [0.1, 0.2]}, loss=name, num_examples=10, binary=binary)
         for kind in ("accuracy", "error", "loss"):
             with pytest.raises(ValueError, match="names a score"):

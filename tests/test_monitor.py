@@ -136,8 +136,6 @@ def test_the_rows_that_were_certified_are_not_new(tmp_path, certificate, answers
 
 
 def test_days_in_a_folder_follow_each_other_and_a_client_may_come_again(tmp_path, certificate, answers, capsys):
-    of_csv(certificate, answers)
-    expected = capsys.readouterr().out
     lines, days = answers.read_text().splitlines()[1:], tmp_path / "days"
     days.mkdir()
     for day in range(4):
@@ -145,8 +143,9 @@ def test_days_in_a_folder_follow_each_other_and_a_client_may_come_again(tmp_path
         write(days / f"2026-11-0{day + 1}.csv", [f"h{k},{line}" for k, line in enumerate(drawn)])
     (days / "notes.txt").write_text("none of this")
     assert of_csv(certificate, days, "--json") == 0
-    found = json.loads(capsys.readouterr().out)["monitor"]
-    assert found["statement"].partition("Today")[2] == expected.partition("Today")[2].rstrip()
+    whole = json.loads(capsys.readouterr().out)
+    found = whole["monitor"]
+    assert whole["certificates"]["mean"]["recipe"]["arguments"]["batches"] == [10] * 4
     assert found["looks"] == [10, 20, 30, 40]
     (days / "2026-10-31.csv").write_text(
         (certificate.parent / "before.csv").read_text()
@@ -189,6 +188,13 @@ def test_scores_of_which_more_is_better(tmp_path, capsys):
     capsys.readouterr()
     assert monitor(made, path, "--column", "auc") == 4
     assert "score_quantile:0.1 at least 0." in capsys.readouterr().out
+    path.write_text("site,loss,auc\n" + "t,0.1,0.9\nu,0.1,0.9\n")  # until it was refused, losses were read as scores
+    for command in (["monitor", str(made), str(path)], ["certify", str(path), *asked[:3]]):
+        assert main(command) == 2
+        assert (
+            "column 'loss' has the name of a loss, where 0 is best, so it cannot be read as AUC"
+            in capsys.readouterr().err
+        )
 
 
 @pytest.mark.parametrize(
@@ -237,6 +243,31 @@ def test_what_cannot_be_monitored_is_refused_with_the_reason(tmp_path, answers, 
         rb.monitor(rb.mean_bound(risks, delta=0.05), rb.ClientScores([0.1, 0.2], False))
 
 
+def test_what_is_not_monitored_and_what_is_taken_as_true_are_said(certificate, answers, capsys):
+    assert of_csv(certificate, answers) == 0
+    said = capsys.readouterr().out
+    assert said.endswith(" Not monitored: cvar:0.9.\n")
+    assert "Today, if all these clients are of one network, with probability" in said
+
+
+def test_a_folder_of_other_files_is_seen_to_be_one_and_endings_may_be_capitals(tmp_path, certificate, answers, capsys):
+    (tmp_path / "days").mkdir()
+    (tmp_path / "days" / "notes.txt").write_text("h")
+    assert of_csv(certificate, tmp_path / "days") == 0
+    assert "(tables and complete runs in " in (said := capsys.readouterr().out)
+    assert said.endswith(": 0)\n")
+    answers.rename(tmp_path / "days" / "1.CSV")
+    assert of_csv(certificate, tmp_path / "days") == 0
+    assert "NO ALARM" in capsys.readouterr().out
+
+
+def test_a_wrong_day_is_named(tmp_path, certificate, capsys):
+    for day, number in ("1", "0.1"), ("2", "7"):
+        write(tmp_path / f"{day}.csv", ["a,0.1,100", f"b,{number},100"])
+    assert of_csv(certificate, tmp_path) == 2
+    assert f"{tmp_path / '2.csv'}: losses in column 'loss' must lie in [0, 1]" in capsys.readouterr().err
+
+
 def test_only_worst_cases_are_monitored_where_there_are_some():
     """Until the rule was made, a network within its budget raised an alarm against the mean without a shift."""
     risks = rb.ClientRisks(np.arange(40) / 100, N)
@@ -250,6 +281,25 @@ def test_only_worst_cases_are_monitored_where_there_are_some():
     assert "allows for no shift" in found.left_out["mean"]
 
 
+def test_what_clients_measure_is_monitored_for_as_many_examples_alone():
+    """A share of measured risks alarmed at the fourth client of the same network, with 10 examples instead of 1,000."""
+    rng = np.random.default_rng(0)
+    before = rb.ClientRisks(rng.binomial(1000, 0.05, 200) / 1000, 1000)
+    certificate = rb.survival(before, thresholds=0.1, delta=0.05, local="observed")
+    few, same = (rb.ClientRisks(rng.binomial(size, 0.05, 60) / size, size) for size in (10, 1000))
+    with pytest.raises(ValueError, match="what clients measure on 1000 examples each, and these have other"):
+        rb.monitor(certificate, few)
+    assert rb.monitor(certificate, same).verdict == "NO ALARM"
+
+
+def test_certificates_that_need_not_ever_be_true_at_once_are_too_many():
+    """Until it was refused, something held with probability at least -0.25."""
+    risks = rb.ClientRisks(np.arange(40) / 100, N)
+    many = {f"{level:g}": rb.quantile(risks, level, delta=0.05) for level in np.linspace(0.02, 0.5, 25)}
+    with pytest.raises(ValueError, match=r"got delta 1\.25 in all; monitor fewer"):
+        rb.monitor(many, risks)
+
+
 def test_bounds_that_contradict_each_other_after_a_change_are_said(tmp_path):
     """Until they were caught, the alarm ended in an error: bounds that hold at all times are false after a change."""
     before = rb.mean_bound(rb.ClientRisks(np.arange(40) / 100, N), delta=0.05)
@@ -259,6 +309,8 @@ def test_bounds_that_contradict_each_other_after_a_change_are_said(tmp_path):
     assert 300 < found.alarm_at < 315
     assert found.statement.endswith("Bounds of mean contradict each other: the network changed on the way.")
     assert found.to_document().keys() == {"monitor"}
+    worst = rb.worst_case_mean(rb.ClientRisks(np.arange(40) / 100, N), divergence="chi2", budget=0.1, delta=0.05)
+    assert rb.monitor(worst, changed).certificates == {}  # once of a worst mean, far below today's mean
     sizes, lower, upper = found.trajectory("mean")
     assert sizes[-1] < 400
     assert np.all(lower <= upper)

@@ -120,6 +120,8 @@ def test_what_is_wrong_is_said_at_once(folder, capsys):
     said = capsys.readouterr().err
     for rule in ("delta must be in", "budget must be finite", "of a target network 'target_mean", "x", "broken.csv:"):
         assert rule in said, rule
+    assert shift("source.csv", "few.csv", "--column", "error") == 2
+    assert "few.csv: few.csv" not in capsys.readouterr().err
     assert shift("source.csv") == 2
     assert "give either one TARGET, or earlier networks by --past" in capsys.readouterr().err
     assert shift("source.csv", "--past", "few.csv", "--require", "divergence:tv<=0.1") == 2
@@ -156,3 +158,4 @@ def test_a_page_can_be_made_and_verified(folder, capsys):
     assert main(["verify", "page.html"]) == 0
     said = re.sub(r"<[^>]+>", "", (folder / "page.html").read_text())
     assert "χ² divergence of the target network from the source network is at least" in said
+    assert "the mean risk of the target network" in said.partition("Who was measured")[0]  # not a distance of 0

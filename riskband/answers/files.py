@@ -13,6 +13,7 @@ import numpy as np
 
 from riskband.answers import frames
 from riskband.answers.doors import Door, TableError, Wanted, read_columns
+from riskband.answers.metrics import loss_problem
 from riskband.answers.responses import WhoAnswered
 from riskband.answers.risks import ClientRisks, risks_of_table
 from riskband.answers.scaled import ClientScores
@@ -57,6 +58,8 @@ def read_scores(
 ) -> ClientScores:
     """Read scores that are no means, one row per client, as `read_risks` reads losses; raises its errors."""
     table, wanted, door = _opened(path, wanted, framework)
+    if problem := loss_problem(wanted.column, name) if higher_is_better else "":
+        raise TableError([problem])
     found = read_columns(table.frame, wanted, door, is_noisy=False, contamination=who.get("contamination", 0))
     who["num_missing"] = who.get("num_missing", 0) + table.num_missing + found["num_missing"]
     labels = {each: found.get(each) for each in ("names", "groups")}

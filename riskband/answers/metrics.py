@@ -53,7 +53,8 @@ def metric_problem(name: str, *, binary: bool | None, is_any: bool = False, word
     if found := _term_in(name, _NO_MEANS):
         return (
             f"{name!r} names a score ({found}) that is no mean of one number for each example: limits by the number of "
-            "examples do not hold for it; give the accuracy or the error rate, at a threshold that was fixed beforehand"
+            "examples do not hold for it; give the accuracy or the error rate, at a threshold fixed beforehand, "
+            "or say that it is a score (docs/scores.md)"
         )
     if binary is None and (is_any or _term_in(name, _MAY_BE_NONE)):
         return (
@@ -62,6 +63,14 @@ def metric_problem(name: str, *, binary: bool | None, is_any: bool = False, word
             "otherwise give the accuracy or the error rate"
         )
     return ""
+
+
+def loss_problem(name: str, score: str) -> str:
+    """Say why a column of that name does not hold a score of which more is better; "" if nothing does."""
+    if _term_in(name, _SCORES) or not _term_in(name, _LOSSES):
+        return ""
+    rule = f"column {name!r} has the name of a loss, where 0 is best, so it cannot be read as {score}, of which more is"
+    return f"{rule} better; name the column with {score} (--column); if it holds {score}, rename it"
 
 
 def direction_problem(name: str, said: str, *, remedy: str) -> str:

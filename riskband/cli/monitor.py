@@ -19,7 +19,7 @@ from riskband.answers.files import read_risks, read_scores
 from riskband.answers.scaled import CHANGE, scale_of
 from riskband.cli.certify import add_columns
 from riskband.cli.report import checked
-from riskband.cli.request import output_problems, wanted_of
+from riskband.cli.request import named, output_problems, wanted_of
 from riskband.cli.verify import read_document
 from riskband.report.monitor_page import monitor_page
 from riskband.report.monitored import Monitoring, joined
@@ -64,8 +64,12 @@ def _new_answers(options: argparse.Namespace, known: Mapping[str, Any]) -> tuple
     """
     parts, path = list[Any](), Path(options.answers)
     for each in _parts(path):
-        with suppress(TooFewError):
+        try:
             parts.append(_of_run(each) if each.is_dir() else _of_table(each, options, known))
+        except TooFewError:
+            continue
+        except TableError as error:
+            raise TableError(named(str(each), error) if path.is_dir() else list(error.problems)) from error
     old = len(known.get("values", ()))
     if path.is_dir():
         parts = [each for each in parts if not old or _rows(each.to_dict()) != _rows(known)]
@@ -83,7 +87,7 @@ def _parts(path: Path) -> list[Path]:
     """The runs and tables in a folder, in the order of their names; or the path itself."""
     if not path.is_dir() or (path / _REPORT).exists():
         return [path]
-    return [each for each in sorted(path.iterdir()) if each.suffix in _TABLES or (each / _REPORT).exists()]
+    return [each for each in sorted(path.iterdir()) if each.suffix.lower() in _TABLES or (each / _REPORT).exists()]
 
 
 def _of_run(path: Path) -> Any:
@@ -128,9 +132,10 @@ def _check_grown(before: Any, answers: Any, path: str) -> None:
 def _say(options: argparse.Namespace, found: Monitoring | None) -> int:
     """Print and write what was found; return the exit status."""
     if found is None:
-        print(
-            "NOTHING YET: fewer than two new clients have answered", file=sys.stderr if options.json else options.live
-        )
+        path = Path(options.answers)
+        where = f" (tables and complete runs in {path}: {len(_parts(path))})" if path.is_dir() else ""
+        said = f"NOTHING YET: fewer than two new clients have answered{where}"
+        print(said, file=sys.stderr if options.json else options.live)
         return 0
     text = json.dumps(found.to_document(), indent=1, allow_nan=False) + "\n"
     if options.out:

@@ -206,10 +206,15 @@ def risks_of(files: Iterable[str], wanted: Wanted, problems: list[str], **who: A
         try:
             found.append(read_risks(file, wanted, **who))
         except TableError as error:
-            problems += [f"{file}: {line}" for line in error.problems]
+            problems += named(file, error)
     if problems:
         raise TableError(list(dict.fromkeys(problems)))
     return found
+
+
+def named(file: str, error: TableError) -> list[str]:
+    """Return its problems, each with the file that it is of; what begins with an option is of all files."""
+    return [line if line.startswith(("--", file)) else f"{file}: {line}" for line in error.problems]
 
 
 def how_read(wanted: Wanted) -> str:

@@ -282,7 +282,7 @@ class KeepRisks:
         """Return what all clients that measured so far decide: for a loop that asks new ones until it is decided.
 
         Every client counts once, by the first answer of its own, however often it is drawn again; those of one round
-        stand in the order of their names. Look after every round, and stop when you like.
+        stand in the order of a hash of their names. Look after every round, and stop when you like.
 
         Parameters
         ----------
@@ -524,7 +524,9 @@ def _first_answers(rounds: Sequence[KeptRound]) -> KeptRound:
             raise ValueError("a sequence counts each client once, which needs names; watch(strategy), or say name=...")
         groups = each.groups or ("",) * len(each.names)
         found = zip(each.names, zip(each.values, each.num_examples, groups, strict=True), strict=True)
-        first |= {name: answer for name, answer in sorted(found) if name not in first}
+        # Of a hash: names may tell of the risks, as those of wards do, and bets see these in their order.
+        in_order = sorted(found, key=lambda each: sha256(each[0].encode()).digest())
+        first |= {name: answer for name, answer in in_order if name not in first}
     values, sizes, groups = zip(*first.values(), strict=True) if first else ((), (), ())
     asked = [each.asked for each in rounds]
     return KeptRound(

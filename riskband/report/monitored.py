@@ -28,7 +28,7 @@ from riskband.report.findings import Findings, events_of, findings, is_measured
 from riskband.report.words import added, bound_in_words
 from riskband.wording import confidence, evenly, exactly, rounded_down, rounded_up, rounded_up_strictly, short_delta
 from riskband.wording.shown import Shown
-from riskband.worst_cases.always_valid import DIRECT, ETAS, always_valid, capital_with_late_bets
+from riskband.worst_cases.always_valid import DIRECT, ETAS, always_valid, batch_sizes, capital_with_late_bets
 from riskband.worst_cases.requirements import number_of
 from riskband.worst_cases.scaled import CHANGES, SCORES
 
@@ -194,27 +194,44 @@ class Monitoring(Shown):
         worst = list(self.claims.values())[int(np.argmax(self.capital[:, at]))]
         return (
             f"{ALARM} at client {self.alarm_at} of {size}: this network is outside of what was certified, above all "
-            f"of {worst.name} {worst.bound} (e-value {e_values[at]:.3g}, an alarm needs {needed}; "
-            f"false alarms: at most {short_delta(added((self.alpha, self.delta)))} ever). {self.today}"
+            f"of {worst.name} {worst.bound} (e-value {e_values[at]:.3g}, an alarm needs {needed}; false alarms, ever: "
+            f"with probability at most {short_delta(added((self.alpha, self.delta)))}). {self.today}"
         )
 
     @property
     def today(self) -> str:
-        """What today's certificates say, in short."""
+        """What today's certificates say, in short, and which are not monitored."""
         said = [f"{name} {bound_in_words(each)}" for name, each in self.certificates.items()]
-        sure = f"Today, with probability at least {confidence(self.delta)} at all times: {'; '.join(said)}. "
-        changed = f"Bounds of {', '.join(self.contradicted)} contradict each other: the network changed on the way."
-        return ((sure if said else "") + (changed if self.contradicted else "")).rstrip()
+        sure = f"with probability at least {confidence(self.delta)} at all times: {'; '.join(said)}."
+        parts = [f"Today, if all these clients are of one network, {sure}"] if said else []
+        if self.contradicted:
+            parts.append(
+                f"Bounds of {', '.join(self.contradicted)} contradict each other: the network changed on the way."
+            )
+        if self.left_out:
+            parts.append(f"Not monitored: {', '.join(self.left_out)}.")
+        return " ".join(parts)
 
     @cached_property
     def _today(self) -> dict[str, Certificate | None]:
         names = dict.fromkeys(name for each in self.claims.values() for name in (each.plain, each.name))
-        return {name: _today(self.answers, name, delta=self.delta / len(names)) for name in names}
+        return {name: self._certified(name, self.sizes, delta=self.delta / len(names)) for name in names}
+
+    def _certified(self, name: str, ends: IntArray, *, delta: float) -> Certificate | None:
+        """What is certified after the batches that end there; None if its limits contradict each other."""
+        sizes = np.diff(ends, prepend=0)
+        batches = None if np.all(sizes == 1) else sizes.tolist()
+        with suppress(CrossingError):
+            return always_valid(joined([self.answers], stop=int(ends[-1])), name, delta=delta, batches=batches)
+        return None
 
     @property
     def certificates(self) -> dict[str, Certificate]:
-        """Today's: always valid bounds of the same numbers, and of those without a shift, by name."""
-        return {name: each for name, each in self._today.items() if each is not None}
+        """Today's: always valid bounds of the same numbers, and of those without a shift, by name.
+
+        None if any contradict each other: all assume one network.
+        """
+        return {} if self.contradicted else {name: each for name, each in self._today.items() if each is not None}
 
     @property
     def contradicted(self) -> list[str]:
@@ -226,8 +243,10 @@ class Monitoring(Shown):
 
         One without a shift, since a worst case has one end. It ends where the ends would contradict each other.
         """
-        sizes, delta = evenly(self.answers.num_clients - 1, most) + 2, self.delta / len(self._today)
-        looks = (_today(joined([self.answers], stop=size), number, delta=delta) for size in sizes.tolist())
+        places, delta = np.flatnonzero(self.sizes > 1), self.delta / len(self._today)
+        places = places[evenly(places.size, most)]
+        sizes = self.sizes[places]
+        looks = (self._certified(number, self.sizes[: place + 1], delta=delta) for place in places.tolist())
         found = list(takewhile(lambda each: each is not None, looks))
         lower, upper = ([getattr(each, end) for each in found] for end in ("lower", "value"))
         return sizes[: len(found)], np.array(lower), np.array(upper)
@@ -290,8 +309,9 @@ def monitor(
     Raises
     ------
     ValueError
-        If nothing can be monitored, batches are not of all clients, or the answers are of another kind, have noise, may
-        be wrong, are missing as the worst, or are of clients that helped to train the model.
+        If nothing can be monitored, or so much that it need not be true at once, batches are not of all clients, or the
+        answers are of another kind, have noise, may be wrong, are missing as the worst, or are of clients that helped
+        to train the model.
 
     Examples
     --------
@@ -303,6 +323,8 @@ def monitor(
     level = as_number(alpha)
     if not 0.0 < level < 1.0:
         raise ValueError(f"alpha must be in (0, 1), got {alpha!r:.80}; it is the probability of a false alarm")
+    if not isinstance(answers, (ClientRisks, ScaledAnswers)):
+        raise ValueError(f"answers must be ClientRisks, ClientChanges or ClientScores, got {type(answers).__name__}")
     given: Any = certificates.certificates if isinstance(certificates, Findings) else certificates
     given = given if isinstance(given, Mapping) else {"certificate": given}
     claims, left_out = dict[str, Claim](), dict[str, str]()
@@ -310,6 +332,7 @@ def monitor(
         check_kind("certificates", each, Certificate, remedy="read them with Certificate.load")
         try:
             claim = Claim.of(each)
+            _check_measured_alike(claim, each, answers)
         except ValueError as error:
             left_out[name] = str(error)
             continue
@@ -322,36 +345,40 @@ def monitor(
     if not claims:
         why = "; ".join(f"{name}: {reason}" for name, reason in left_out.items()) or "got none"
         raise ValueError(f"at least one certificate must be of a mean, a share or a quantile, {why}; certify one")
-    if not isinstance(answers, (ClientRisks, ScaledAnswers)):
-        raise ValueError(f"answers must be ClientRisks, ClientChanges or ClientScores, got {type(answers).__name__}")
     answers.require_certain_answers("monitoring", "answers that are right, and missing='ignore'")
     if answers.answered_by != "fresh":
         raise ValueError(
             f"clients that are monitored must be fresh, got answered_by={answers.answered_by!r}: those that helped to "
             "train the model say little of others; ask other clients"
         )
-    sizes = np.ones(len(answers), dtype=np.int64) if batches is None else np.array(batches)
-    if sizes.ndim != 1 or sizes.dtype.kind != "i" or np.any(sizes < 1) or sizes.sum() != len(answers):
-        raise ValueError(f"batches must be numbers of clients, {len(answers)} in all, got {batches!r:.80}; count them")
+    sizes = batch_sizes(batches, num_clients=len(answers))
     scale = answers.scale if isinstance(answers, ScaledAnswers) else RISK
     other = next((each for each in claims.values() if each.scale != scale), None)
     if other is not None:
         raise ValueError(f"answers must be of what was certified, {other.scale}, got {scale}; monitor those")
+    delta = added(each.delta for each in events_of({name: given[name] for name in claims}))
+    if delta >= 1.0:
+        raise ValueError(f"all certificates must be able to be true at once, got delta {delta:g} in all; monitor fewer")
     return Monitoring(
         claims=claims,
         left_out=left_out,
         answers=answers,
         alpha=level,
-        delta=added(each.delta for each in events_of({name: given[name] for name in claims})),
+        delta=delta,
         sizes=np.cumsum(sizes),
         capital=np.array([each.capital(answers, sizes) for each in claims.values()]),
     )
 
 
-def _today(answers: Answered, name: str, *, delta: float) -> Certificate | None:
-    with suppress(CrossingError):
-        return always_valid(answers, name, delta=delta)
-    return None
+def _check_measured_alike(claim: Claim, certificate: Certificate, answers: Answered) -> None:
+    """Refuse what clients measure on so many examples, where all the new ones do on others: fewer spread risks more."""
+    known = set(certificate.recipe["answers"].get("num_examples", ()))
+    if (
+        claim.is_measured
+        and len(known) == 1
+        and known.isdisjoint(getattr(answers, "num_examples", np.array([])).tolist())
+    ):
+        raise ValueError(f"it is of what clients measure on {known.pop()} examples each, and these have other numbers")
 
 
 def joined(parts: Sequence[Any], *, start: int = 0, stop: int | None = None) -> Any:

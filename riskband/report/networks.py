@@ -50,8 +50,8 @@ def certified_target(
     part = check_delta(delta) / (len(means) + 1)
     both = bands_of_both(source, target, delta=part)
     names = list(dict.fromkeys([*names, *(name.split(":")[1] for name in required)]))  # a budget is never unchecked
-    found = {f"{DIVERGENCE}:{name}": divergence_lower_bound(*both, divergence=name) for name in names}
-    found |= certificates_of(Networks(source, target), means, delta=part)
+    found = certificates_of(Networks(source, target), means, delta=part)  # the page begins with the first
+    found |= {f"{DIVERGENCE}:{name}": divergence_lower_bound(*both, divergence=name) for name in names}
     gate = verdicts_on(found, asked, delta=delta) if asked else None
     return findings(found, gate=gate, names=source.names)
 

@@ -89,10 +89,15 @@ class Client(NamedTuple):
 def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = False) -> dict[str, Any]:
     """Work out what the page says, under the names in its template; see `riskband.report.page.report_page`."""
     certificates, gate = found.certificates, found.gate
-    if public:  # of a rank, the bound is the loss of a client
-        certificates = {name: each for name, each in certificates.items() if not words.of_rank(each)} or certificates
+    if public:
+        certificates = {name: each for name, each in certificates.items() if not _is_loss_of_client(each)}
+        if not certificates:
+            raise ValueError(
+                "a public page must have a certificate that is no client's loss, got only those of next clients; "
+                "certify the mean, too, or leave public out"
+            )
     threshold = _threshold(found) if facts.threshold is None else facts.threshold
-    main = next(iter(certificates.values()))
+    main = min(certificates.values(), key=lambda each: bool(each.axes))  # the first of one number, if there is one
     answered, light = words.who_answered(found.answers), _light(gate, found.answered_by)
     made: dict[str, Certificate] = {}
     scaled = rebuilt(found.answers) if is_scaled(found.answers) else None
@@ -154,6 +159,12 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
         "deltas": {name: short_delta(each.delta) for name, each in everything.items()},
         "made_here": tuple(made),
     }
+
+
+def _is_loss_of_client(certificate: Certificate) -> bool:
+    """Whether bounds are what clients measured: what the next ones do by ranks, unless it is counted or a mean."""
+    given = certificate.recipe["arguments"]
+    return certificate.recipe["function"] == "next_clients" and "above" not in given and not given.get("mean")
 
 
 def _light(gate: Gate | None, answered_by: str) -> Light:

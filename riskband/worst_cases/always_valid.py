@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from riskband.answers.responses import FIXED_NUMBER
+from riskband.answers.responses import FIXED_NUMBER, INDEPENDENT_CLIENTS
 from riskband.answers.risks import ClientRisks, shared_assumptions
 from riskband.answers.scaled import RISK, ClientChanges, ClientScores, ScaledAnswers
 from riskband.bands.local_steps import OBSERVED_SIZES
@@ -47,6 +47,11 @@ ORDERS = {
     "committed": "the order in which clients are asked was settled before any of them answered",
 }
 """Where the order of the clients comes from, with what is assumed of it."""
+
+IN_BATCHES = (
+    "the clients come in batches, whose sizes no answer has influenced: each is a further draw from one network, "
+    "whatever those before it answered; within one, clients may be drawn without replacement and come in any order"
+)
 
 DIRECT = {
     "mean": "mean",
@@ -79,6 +84,7 @@ def always_valid(
     sides: str = "two",
     order: str = "arrival",
     local: str = "marginal",
+    batches: Sequence[int] | None = None,
 ) -> Certificate:
     """Bound that holds for all numbers of clients at once, as more and more of them answer.
 
@@ -100,6 +106,8 @@ def always_valid(
     local : {"marginal", "observed"}
         Of a share or a quantile: whether it is about true risks (or changes), or about what clients measure. Scores
         are measured.
+    batches : sequence of int, optional
+        How many clients came together each time, in any order, as for `monitor`; in place of what the order assumes.
 
     Returns
     -------
@@ -111,19 +119,21 @@ def always_valid(
     ValueError
         If an argument is out of range or unknown, or the answers have noise, or may be wrong, or missing as the worst.
     """
+    sizes = batch_sizes(batches, num_clients=len(answers))
     delta, sides = check_delta(delta), check_choice("sides", sides, SIDES)
     order, local = check_choice("order", order, ORDERS), check_choice("local", local, SINGLE_LOCAL)
     answers.require_certain_answers("an always valid bound", "answers that are right, and missing='ignore'")
     asked = _Asked.of(number, answers, local)
     is_from_both = sides == "two" and asked.has_two_sides
     part = delta / 2.0 if is_from_both else delta
-    bad = _bad_end(asked, answers, part)
-    near = 1.0 - _bad_end(asked.mirrored, _mirrored(answers), part) if is_from_both else bad
+    bad = _bad_end(asked, answers, part, sizes)
+    near = 1.0 - _bad_end(asked.mirrored, _mirrored(answers), part, sizes) if is_from_both else bad
     check_crossing(asked.quantity, near, bad, remedy="or the network has changed since the first clients: begin again")
     low, high, scale = min(near, bad), bad, RISK if isinstance(answers, ClientRisks) else answers.scale
     if isinstance(answers, ScaledAnswers) and asked.kind != "share":
         low, high = sorted(answers.from_unit(np.array([low, high])).tolist())
     is_from_below = scale.is_higher_better and asked.kind != "share"
+    not_assumed = (FIXED_NUMBER,) if batches is None else (FIXED_NUMBER, INDEPENDENT_CLIENTS)
     is_measured = asked.etas == (0.0,) and not isinstance(answers, ClientScores)
     return Certificate(
         quantity=asked.quantity,
@@ -132,9 +142,9 @@ def always_valid(
         delta=delta,
         method="betting, always valid",
         assumptions=(
-            *(line for line in _assumed(answers, needs_binary=asked.uses_limits) if line != FIXED_NUMBER),
+            *(line for line in _assumed(answers, needs_binary=asked.uses_limits) if line not in not_assumed),
             *answers.own_assumptions,
-            ORDERS[order],
+            ORDERS[order] if batches is None else IN_BATCHES,
             *((OBSERVED_SIZES,) if is_measured else ()),
             *(() if asked.shift is None else (within(asked.shift[0]),)),
             *chosen_before(bound_on=(f"{asked.name}{' from both sides' if is_from_both else ''}", None)),
@@ -142,7 +152,8 @@ def always_valid(
         ),
         recipe=recipe(
             "always_valid",
-            {"number": asked.name, "delta": delta, "sides": sides, "order": order, "local": local},
+            {"number": asked.name, "delta": delta, "sides": sides, "order": order, "local": local}
+            | ({} if batches is None else {"batches": sizes}),
             answers,
         ),
     )
@@ -203,15 +214,23 @@ class _Asked(NamedTuple):
         return self._replace(is_mirrored=True, point=1.0 - self.point if self.kind == "quantile" else self.point)
 
 
-def _bad_end(asked: _Asked, answers: ClientRisks | ScaledAnswers, delta: float) -> float:
-    """Upper limit on [0, 1], where 1 is bad, at all times at once."""
+def batch_sizes(batches: Sequence[int] | None, *, num_clients: int) -> IntArray:
+    """Return how many clients came together each time: one, unless it is said; raises ValueError if not all did."""
+    sizes = np.ones(num_clients, dtype=np.int64) if batches is None else np.array(batches)
+    if sizes.ndim != 1 or sizes.dtype.kind != "i" or np.any(sizes < 1) or sizes.sum() != num_clients:
+        raise ValueError(f"batches must be numbers of clients, {num_clients} in all, got {batches!r:.80}; count them")
+    return sizes
+
+
+def _bad_end(asked: _Asked, answers: ClientRisks | ScaledAnswers, delta: float, sizes: IntArray) -> float:
+    """Upper limit on [0, 1], where 1 is bad, at all times at once: after each of the batches."""
     unit, needed = answers if isinstance(answers, ClientRisks) else answers.unit, np.log(1.0 / delta)
     if asked.kind == "mean":
-        return _smallest(lambda value: _log_peak(value - unit.values[None], 1.0 - value) >= needed)
+        return _smallest(lambda value: _log_peak(value - unit.values[None], 1.0 - value, sizes) >= needed)
     kept = 1.0 - np.array(asked.etas)[:, None]
     if asked.kind == "share":
         counted = np.array([_are_beyond(asked, answers, eta) for eta in asked.etas])
-        share = _smallest(lambda value: _log_peak(value * kept - counted, 1.0 - value * kept) >= needed)
+        share = _smallest(lambda value: _log_peak(value * kept - counted, 1.0 - value * kept, sizes) >= needed)
         return (
             share
             if asked.shift is None
@@ -224,7 +243,7 @@ def _bad_end(asked: _Asked, answers: ClientRisks | ScaledAnswers, delta: float) 
         first = bisect_left(
             range(candidates.size),
             True,
-            key=lambda k: _log_peak(value - (limits > candidates[k]), 1.0 - value) >= needed,
+            key=lambda k: _log_peak(value - (limits > candidates[k]), 1.0 - value, sizes) >= needed,
         )
         return float(candidates[first]) if first < candidates.size else 1.0
     # By Jensen's inequality, whatever the numbers of examples: what is bet on a client depends on no other client.
@@ -234,14 +253,14 @@ def _bad_end(asked: _Asked, answers: ClientRisks | ScaledAnswers, delta: float) 
     else:
         divergence, budget = asked.shift
         if budget == 0.0:
-            return _bad_end(asked._replace(kind="mean", shift=None), answers, delta)
+            return _bad_end(asked._replace(kind="mean", shift=None), answers, delta, sizes)
         duals = (BUILT_IN.get(divergence) or custom_duals(divergence))(plain, budget)
-    chosen = _by_the_past(duals, delta)
+    chosen = _by_the_past(duals, delta, sizes)
     outcomes = np.array([dual.outcomes for dual in duals])[chosen, np.arange(chosen.size)]
 
     def is_rejected(value: float) -> bool:
         means = np.clip([dual.least_mean(value) for dual in duals], 0.0, 1.0)[chosen]
-        return bool(_log_peak((means - outcomes)[None], (1.0 - means)[None]) >= needed)
+        return bool(_log_peak((means - outcomes)[None], (1.0 - means)[None], sizes) >= needed)
 
     return _smallest(is_rejected)
 
@@ -250,17 +269,18 @@ def _smallest(is_rejected: Callable[[float], bool]) -> float:
     return bisect_number(lambda value: not is_rejected(value), low=0.0, high=1.0, num_steps=_NUM_STEPS).upper
 
 
-def _log_peak(gains: FloatArray, largest_losses: FloatArray | float) -> float:
-    """Logarithm of the largest capital ever, of bets on gains that come one after the other.
+def _log_peak(gains: FloatArray, largest_losses: FloatArray | float, sizes: IntArray) -> float:
+    """Logarithm of the largest capital after any batch, of bets on gains that come in batches of these sizes.
 
-    `gains`, shape (num_kinds, num_clients), have means of at most 0, given what came before, and none is below minus
-    the largest loss, of a shape that fits. Every kind with every stake has the same part of the capital.
+    `gains`, shape (num_kinds, num_clients), have means of at most 0, given the batches before, and none is below
+    minus the largest loss, of a shape that fits. Every kind with every stake has the same part of the capital.
     """
     largest_bets = LARGEST_SHARE_OF_TAILS / np.maximum(largest_losses, 1e-300)
-    total = np.full(gains.shape[1], -np.inf)
+    ends = np.cumsum(sizes) - 1
+    total = np.full(ends.size, -np.inf)
     for stake in _STAKES.tolist():
         grown = np.cumsum(np.log1p(np.minimum(stake, largest_bets) * gains), axis=1)
-        total = np.logaddexp(total, np.logaddexp.reduce(grown, axis=0))
+        total = np.logaddexp(total, np.logaddexp.reduce(grown[:, ends], axis=0))
     return float(total.max() - np.log(_STAKES.size * len(gains)))
 
 
@@ -282,8 +302,8 @@ def capital_with_late_bets(gains: FloatArray, largest_losses: FloatArray, sizes:
     return total
 
 
-def _by_the_past(duals: Sequence[Dual], delta: float) -> IntArray:
-    """For each client, the dual that promises most by the mean outcomes before it and the slack that bets leave."""
+def _by_the_past(duals: Sequence[Dual], delta: float, sizes: IntArray) -> IntArray:
+    """For each client, the dual that promises most by the mean outcomes before its batch and the slack of bets."""
     looks, of_client = looks_at_the_past(duals[0].outcomes.size, ratio=_LOOKS)
     best, chosen = np.full(looks.size, np.inf), np.zeros(looks.size, dtype=np.intp)
     rate = np.log(1.0 / delta) / np.maximum(looks, 1)
@@ -296,7 +316,7 @@ def _by_the_past(duals: Sequence[Dual], delta: float) -> IntArray:
         promise = np.asarray(dual.bound(np.minimum(mean + slack, 1.0)))
         is_better = promise < best - _TIE
         best[is_better], chosen[is_better] = promise[is_better], index
-    return chosen[of_client]
+    return chosen[of_client[np.repeat(np.cumsum(sizes) - sizes, sizes)]]
 
 
 def _limits(answers: ClientRisks | ScaledAnswers, eta: float) -> FloatArray:

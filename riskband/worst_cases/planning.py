@@ -268,10 +268,12 @@ def plan(
         best[search.num_examples] = search.smallest(known[-1] if known else min(_FIRST, most))
     options = tuple(option for option in best.values() if option is not None)
     if not options:
+        more = "take a pilot with more examples of each client, or " * isinstance(pilot, ClientChanges)
+        more = "give each client more examples, or " if sizes[-1] else more
         raise ValueError(
             f"no plan for {requirement}: not even {Option(most, sizes[-1], power).who} pass with "
             f"probability {power:g}; the number is {truth:.4g}{' on average' * is_of_next(requirement)} if the "
-            "assumption is right: ask for more examples, or a limit farther from it"
+            f"assumption is right: {more}ask for a limit farther from it"
         )
     at_hand = () if here is None else tuple(search.look(here, _PRECISE).option for search in searches)
     tried = tuple(search.found[size].option for search in searches for size in sorted(search.found))
@@ -301,11 +303,15 @@ def _most_clients(requirement: Requirement, population: int | None) -> int:
     if population is None:
         return most
     size = check_count("population", population, minimum=1, remedy="it counts all clients of the federation")
-    left = size - int(parameters[0]) if family == NEXT and len(parameters) == 2 else 0
+    remedy = f"for a verdict on all of them write '{NEXT}:all:{size}:0.3<=5', without the population"
+    if family != NEXT or len(parameters) != 2:
+        rule = f"population goes with next clients of the network itself, '{NEXT}:20:0.3<=3'"
+        raise ValueError(f"{rule}, got '{requirement}'; {remedy}")
+    left = size - int(parameters[0])
     if left < _FEWEST:
         raise ValueError(
-            f"population must leave {_FEWEST} clients to ask beside those of '{NEXT}:20:0.3<=3', got {size} for "
-            f"'{requirement}'; for a verdict on all of them write '{NEXT}:all:{size}:0.3<=5', without the population"
+            f"population must leave {_FEWEST} clients to ask beside the next {parameters[0]}, got {size} for "
+            f"'{requirement}'; {remedy}"
         )
     return min(most, left)
 

@@ -66,7 +66,7 @@ class ScaledNumber(NamedTuple):
         kind = among.get(str(family))
         try:
             if family is None or kind is None or len(parameters) != {"mean": 0, "worst": 2}.get(kind, 1):
-                raise ValueError("an unknown number, or not its parameters")
+                raise ValueError("no number of such answers, or not its parameters")
             if kind == "mean":
                 return cls(family, kind)
             if kind == "worst":

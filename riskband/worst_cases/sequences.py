@@ -10,7 +10,7 @@ import numpy as np
 
 from riskband.answers.responses import plain
 from riskband.answers.risks import ClientRisks
-from riskband.answers.scaled import ScaledAnswers
+from riskband.answers.scaled import ClientChanges, ClientScores, ScaledAnswers
 from riskband.bands.band import Band
 from riskband.bands.band import band as band_of
 from riskband.bands.levels import STITCHED, checkpoint
@@ -18,7 +18,9 @@ from riskband.certificate import Certificate
 from riskband.checks import check_choice, check_delta
 from riskband.worst_cases.always_valid import DIRECT, ORDERS, always_valid
 from riskband.worst_cases.requirements import (
+    DIVERGENCE,
     NOT_DECIDED,
+    TARGET_MEAN,
     Gate,
     Requirement,
     certificates_of,
@@ -28,8 +30,15 @@ from riskband.worst_cases.requirements import (
     read_requirements,
     verdicts_on,
 )
+from riskband.worst_cases.scaled import CHANGES, SCORES
 
 Answered = ClientRisks | ScaledAnswers
+
+
+def kind_of(number: str) -> type[Answered]:
+    """Return the answers that have such a number."""
+    family = number.partition(":")[0]
+    return ClientChanges if family in CHANGES else ClientScores if family in SCORES else ClientRisks
 
 
 class Sequence:
@@ -61,7 +70,8 @@ class Sequence:
     Raises
     ------
     ValueError
-        If something that is asked cannot be read, or is about the next clients: their number would have to be fixed.
+        If something that is asked cannot be read, or is about the next clients or a target network: for these
+        the number of clients would have to be fixed.
 
     Examples
     --------
@@ -88,10 +98,11 @@ class Sequence:
         self.requirements = read_requirements(each for each, is_one in zip(several, is_required, strict=True) if is_one)
         numbers = [number_of(each).name for each, is_one in zip(several, is_required, strict=True) if not is_one]
         self.numbers = tuple(dict.fromkeys((*numbers_behind(self.requirements), *numbers)))
-        if not self.numbers or any(map(is_of_next, self.numbers)):
+        is_of_others = [is_of_next(each) or each.startswith((TARGET_MEAN, DIVERGENCE)) for each in self.numbers]
+        if not self.numbers or any(is_of_others):
             raise ValueError(
                 f"a sequence must be asked for numbers such as 'mean' or 'quantile:0.9<=0.3', got {asked!r:.80}; ask "
-                "next_clients who is next, after a number of clients that is fixed beforehand"
+                "next_clients who is next, and riskband shift of a target, after a number of clients that is fixed"
             )
         self.delta, self.order = check_delta(delta), check_choice("order", order, ORDERS)
         self.answers: Answered | None = None
@@ -99,6 +110,9 @@ class Sequence:
         self._said = said
         self._columns: dict[str, list[Any]] = {}
         self._num_missing = 0
+
+    def __repr__(self) -> str:
+        return f"Sequence({', '.join(self.numbers)}, {len(self.answers or ())} clients, delta={self.delta:g})"
 
     def add(self, answers: Answered | None = None, *, num_missing: int = 0, **columns: Any) -> bool:
         """Take further clients, in the order in which they answered, and return whether what is required is decided.
@@ -110,8 +124,8 @@ class Sequence:
         num_missing : int
             How many gave no valid answer; as everywhere, that they are missing at random is then assumed.
         **columns : number or array_like
-            Instead of answers, of one client or several, what `of` takes for each: ``values`` and ``num_examples``,
-            also ``names``.
+            Instead of answers, of one client or several, what `of` takes for each: ``values`` and ``num_examples`` (one
+            number if all have as many), also ``names``.
 
         Raises
         ------
@@ -121,6 +135,11 @@ class Sequence:
         """
         of, said = self._of, self._said
         if answers is not None:
+            if not isinstance(answers, Answered):
+                kinds = "ClientRisks, ClientChanges or ClientScores"
+                raise ValueError(
+                    f"answers must be {kinds}, got {type(answers).__name__}; or say values=, num_examples="
+                )
             stored = answers.to_dict()
             num_missing += stored.pop("num_missing")
             columns = {name: each for name, each in stored.items() if isinstance(each, list)}
@@ -131,7 +150,14 @@ class Sequence:
                     "all of them at its beginning, as in Sequence(..., binary=False)"
                 )
             of = type(answers)
-        new = {name: plain(np.atleast_1d(np.asarray(each))) for name, each in columns.items()}
+        if other := [each for each in self.numbers if kind_of(each) is not of]:
+            rule = f"{', '.join(other)} is asked, a number of {kind_of(other[0]).__name__}"
+            raise ValueError(f"{rule}, got {of.__name__}; add those (of={kind_of(other[0]).__name__}), or ask another")
+        size = max(map(np.size, columns.values()), default=0)
+        new = {
+            name: plain(np.full(size, each) if np.ndim(each) == 0 else np.asarray(each))
+            for name, each in columns.items()
+        }
         if len(set(map(len, new.values()))) != 1 or (self._columns and new.keys() != self._columns.keys()):
             got = ", ".join(f"{len(each)} {name}" for name, each in new.items()) or "nothing"
             known = ", ".join(self._columns or new or ["values", "num_examples"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import warnings
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian
 
 import riskband as rb
 from riskband.flower import KeepRisks
+from riskband.flower.kept import KeptRound, _first_answers
 from riskband.flower.testing import InProcessGrid
+from riskband.worst_cases.always_valid import always_valid
 from tests import house
 
 NUM_CLIENTS, NUM_ROUNDS = 12, 3
@@ -480,7 +483,7 @@ def test_a_loop_stops_as_soon_as_it_is_decided_and_counts_each_client_once():
     for each in kept.rounds:
         before.append(len(first))
         answers = zip(each.names, each.values, each.num_examples, strict=True)
-        first |= {name: (1.0 - value, size) for name, value, size in sorted(answers) if name not in first}
+        first |= {name: (1.0 - value, size) for name, value, size in sorted(answers, key=hashed) if name not in first}
     assert sum(num_asked) > len(first)  # some came again
     assert sorted(value for value, _ in first.values()) != [0.0] * len(first)
     sequence = rb.Sequence("mean<=0.45", delta=0.05, binary=True)
@@ -492,6 +495,23 @@ def test_a_loop_stops_as_soon_as_it_is_decided_and_counts_each_client_once():
     ends = [(each.certificates["mean"].lower, each.certificates["mean"].value) for each in (found, sequence)]
     assert ends[0] == pytest.approx(ends[1], abs=1e-12)
     assert rb.verify(found.certificates["mean"]).ok
+
+
+def hashed(answer):
+    return sha256(answer[0].encode()).digest()
+
+
+@pytest.mark.parametrize("letters", ["gb", "bg"])
+def test_names_that_tell_of_the_risks_are_no_order(letters):
+    """In the order of names, all bounds from one end were false: of a ward that is good the name came first."""
+    rng, false = np.random.default_rng(0), []
+    for _ in range(40):
+        values = (rng.random(60) < 0.3).astype(float)
+        names = [f"{letters[int(value)]}{k}" for value, k in zip(values, rng.permutation(10**6)[:60], strict=True)]
+        kept = _first_answers([KeptRound(1, tuple(values.tolist()), (100.0,) * 60, names=tuple(names))])
+        limit = always_valid(rb.ClientRisks(kept.values, 100, binary=False), "mean", delta=0.1)
+        false.append(not limit.lower <= 0.3 <= limit.value)
+    assert np.mean(false) <= 0.1
 
 
 def test_trainers_decide_nothing_and_nobody_neither():

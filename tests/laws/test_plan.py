@@ -318,7 +318,11 @@ REFUSED = {
     ),
     "an untrue pilot": ({**OF_PILOT, "num_examples": None, "target": "score>=0.9"}, "where the number is 0.86"),
     "a share of a federation": ({"population": 55, "target": "share:0.3<=0.1"}, "write 'next:all:55:0.3<=5'"),
-    "no one left to ask": ({"population": 21, "target": "next:20:0.3<=3"}, "must leave 2 clients to ask"),
+    "a population for a mean": ({"population": 55}, "population goes with next clients of the network itself"),
+    "no one left to ask": (
+        {"population": 21, "target": "next:20:0.3<=3"},
+        "must leave 2 clients to ask beside the next 20",
+    ),
     "more than there are": ({"num_clients": 55, "target": "next:all:55:0.3<=3"}, "num_clients must be at most 54"),
     "single examples": ({"prior": None, "pilot": rb.ClientRisks([0.0, 1.0], 1)}, "at least 2 examples"),
 }
@@ -332,9 +336,19 @@ def test_what_cannot_be_planned_is_refused_and_gives_no_number(changes, message)
 
 
 @pytest.mark.slow
-def test_what_no_number_of_clients_reaches_is_said():
-    with pytest.raises(ValueError, match="not even 4,096 clients with 2 examples each"):
-        rb.plan("share:0.3<=0.05", prior="beta:0.12:0.05", num_examples=2, delta=0.1)
+@pytest.mark.parametrize(
+    ("asked", "remedy"),
+    [
+        ({"prior": "beta:0.12:0.05", "num_examples": 2, "target": "share:0.3<=0.05"}, "give each client more examples"),
+        (
+            {"pilot": rb.ClientChanges.from_counts([0, 1] * 9, [1, 0] * 9, 5), "target": "harmed:0.3<=0.2"},
+            "a pilot with",
+        ),
+    ],
+)
+def test_what_no_number_of_clients_reaches_is_said_with_what_can_be_done(asked, remedy):
+    with pytest.raises(ValueError, match=f"not even 4,096 clients .*{remedy}"):
+        rb.plan(delta=0.1, **asked)
 
 
 def test_the_command_prints_the_plan_of_the_library(tmp_path, capsys):
@@ -399,7 +413,7 @@ def test_a_pilot_that_is_not_read_is_said_and_gives_no_plan(tables, capsys):
         ([*of_scores, "--higher-is-better", "--percent"], ["--percent needs losses"]),
         ([*of_changes[:5], of_scores[3], "--pilot-num-examples", "n"], ["an old and a new model, got 3"]),
         ([*of_changes[:5], "--pilot-num-examples", "n"], ["--client: the column by which rows match"]),
-        ([*of_changes, "--pilot-num-examples", "m"], [f"{file}: " for file in of_changes[3:5]]),
+        ([*of_changes, "--pilot-num-examples", "m"], [f"{file} must have a column" for file in of_changes[3:5]]),
         (["plan", "mean<=0.2", "--prior", PRIOR, "--num-examples", "9", "--range", "0", "5"], ["--range need --score"]),
     ):
         assert main(asked) == 2

@@ -99,6 +99,8 @@ def test_answers_of_a_class_and_columns_are_the_same():
     ("asked", "problem"),
     [
         ("next:5:0.3<=2", "next_clients"),
+        ("target_mean:chi2:0.1<=0.2", "riskband shift"),  # once found out only after all had been asked
+        ("divergence:chi2", "riskband shift"),
         ([], "must be asked for numbers"),
         ("mean=0.2", "mean"),
         ("gimi", "gimi"),
@@ -115,7 +117,8 @@ def test_what_cannot_be_asked(asked, problem):
     [
         ({"values": 0.1}, "num_examples"),
         ({}, "got nothing"),
-        ({"values": [0.1, 0.2], "num_examples": 10}, "one entry of each"),
+        ({"values": [0.1, 0.2], "num_examples": [10] * 3}, "one entry of each"),
+        ({"answers": [0.1, 0.2]}, "answers must be ClientRisks"),
         ({"values": 1.2, "num_examples": 10}, r"\[0, 1\]"),
         ({"values": 0.123, "num_examples": 10}, "binary"),
     ],
@@ -128,6 +131,28 @@ def test_clients_that_do_not_fit_are_not_added(columns, problem):
     assert sequence.answers.num_clients == 2
     sequence.add(values=0.3, num_examples=10)
     assert sequence.answers.num_clients == 3
+
+
+def test_one_number_of_examples_is_that_of_all_clients():
+    sequence = rb.Sequence("mean", delta=0.05)
+    sequence.add(values=[0.1, 0.2], num_examples=10)
+    assert sequence.answers == rb.ClientRisks([0.1, 0.2], 10)
+    assert repr(sequence) == "Sequence(mean, 2 clients, delta=0.05)"
+
+
+@pytest.mark.parametrize(
+    ("asked", "answers"),
+    [
+        ("change<=0.2", rb.ClientRisks([0.1, 0.2], 10)),
+        ("mean<=0.2", rb.ClientScores([0.1, 0.2], True)),
+        (["score>=0.2", "mean"], rb.ClientScores([0.1, 0.2], True)),
+    ],
+)
+def test_answers_without_the_number_that_is_asked_are_refused(asked, answers):
+    sequence = rb.Sequence(asked, delta=0.05)
+    with pytest.raises(ValueError, match="is asked, a number of"):
+        sequence.add(answers)
+    assert sequence.answers is None
 
 
 def test_answers_of_another_kind_are_refused():

@@ -623,8 +623,15 @@ def test_the_next_clients_are_said_by_risks_but_not_in_public():
     assert re.search(
         r"Of the next clients, those that measure a risk above 0\.\d{4}, budget 0\.1 in χ² divergence", text
     )
-    assert "The risk that the next client would measure" in text
-    assert "those that measure a risk above" not in report_page(found, public=True)
+    assert "examples, the risk that the next client would measure is at most" in text  # the page begins with one number
+    assert "at most the given curve" not in text.partition("Who was measured")[0]
+    losses = {f"{value:.4f}" for value in (*found["next"].value.ravel(), float(found["one"].value)) if value < 1.0}
+    assert len(losses) > 3
+    beside = {**found, "mean": rb.mean_bound(answers, delta=0.05)}
+    assert losses <= {*re.findall(r"0\.\d{4}", report_page(beside))}
+    assert losses.isdisjoint(re.findall(r"0\.\d{4}", report_page(beside, public=True)))
+    with pytest.raises(ValueError, match="no client's loss"):
+        report_page(found, public=True)
 
 
 def test_the_page_of_few_clients_begins_with_the_next_one_and_has_no_ones():

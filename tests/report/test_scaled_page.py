@@ -169,7 +169,7 @@ def test_what_fits_no_page_is_refused_with_the_remedy(tmp_path, capsys):
         ([file, str(risks)], "certificates of a report must be of the same answers"),
         (
             [file, "--require", "mean<=0.2"],
-            "'mean' cannot be read: an unknown number, or not its parameters; write 'change'",
+            "'mean' cannot be read: no number of such answers, or not its parameters; write 'change'",
         ),
         ([file, "--require", "harmed:0.1<=0.2"], "riskband compare --require"),
     ):

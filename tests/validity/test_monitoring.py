@@ -11,6 +11,7 @@ from scipy.stats import binom, hypergeom
 
 import riskband as rb
 from riskband.report.monitored import Claim
+from riskband.worst_cases.always_valid import always_valid
 from tests.validity.coverage import is_rejected
 
 ALPHA, K, N = 0.1, 150, 50
@@ -113,14 +114,14 @@ def test_a_change_after_long_is_found_as_soon_as_one_at_the_beginning_or_nearly(
 
 @pytest.mark.parametrize("num_bad", [2, 5])
 def test_batches_may_be_drawn_without_replacement_and_come_sorted(num_bad):
-    """Of a fleet of 10 four answer a day, the good ones first: bets on single clients do not stand that. Exact sums."""
+    """Of a fleet of 10 four answer a day, the bad ones first: bets on single clients do not stand that. Exact sums."""
     mean, (size, alpha) = num_bad / 10, (4, 0.3)
     claim, batches = Claim.of(replace(MEAN, value=mean)), np.array([size, size])
     odds = [hypergeom.pmf(k, 10, num_bad, size) for k in range(size + 1)]
     total = alone = alarms = 0.0
     for days in product(range(size + 1), repeat=2):
         likely = float(np.prod([odds[k] for k in days]))
-        values = np.concatenate([np.repeat([0.0, 1.0], [size - k, k]) for k in days])
+        values = np.concatenate([np.repeat([1.0, 0.0], [k, size - k]) for k in days])
         answers = rb.ClientRisks(values, 10, binary=False)
         capital = claim.capital(answers, batches)
         total += likely * capital
@@ -129,3 +130,40 @@ def test_batches_may_be_drawn_without_replacement_and_come_sorted(num_bad):
     assert np.all(total <= 1.0 + 1e-12)
     assert alarms <= alpha
     assert np.max(alone) > 1.0
+
+
+@pytest.mark.parametrize(
+    ("number", "truth"), [("mean", 0.2), ("share:0.5", 0.2), ("cvar:0.5", 0.4), ("worst_mean:chi2:0.1", 0.3264)]
+)
+def test_bounds_after_batches_that_come_sorted(number, truth):
+    """Of coins, the good ones first; exact sums. Looked at within a batch, they are nearly always false."""
+    sizes, delta = [40, 4], 0.2
+    odds = [binom.pmf(np.arange(size + 1), size, 0.2) for size in sizes]
+    wrong, within = 0.0, 0.0
+    for first, second in product(np.flatnonzero(odds[0] > 1e-4).tolist(), range(5)):
+        values = np.concatenate(
+            [np.repeat([0.0, 1.0], [40 - first, first]), np.repeat([0.0, 1.0], [4 - second, second])]
+        )
+        answers, likely = rb.ClientRisks(values, 1000, binary=False), odds[0][first] * odds[1][second]
+        made = always_valid(answers, number, delta=delta, sides="worse", batches=sizes)
+        wrong += likely * (made.value < truth)
+        within += likely * (always_valid(answers, number, delta=delta, sides="worse").value < truth)
+    assert wrong <= delta
+    assert within > 2.0 * delta
+
+
+def test_what_is_certified_today_is_of_whole_batches():
+    """Until it was, clients of a day that came sorted made it false nearly every time."""
+    rng = np.random.default_rng(5)
+    days = np.sort(rng.random((6, 50)) < 0.2, axis=1).astype(float)
+    found = rb.monitor(MEAN, rb.ClientRisks(days.ravel(), 1000, binary=False), batches=[50] * 6)
+    today = found.certificates["mean"]
+    assert today.lower < 0.2 < today.value
+    assert today.recipe["arguments"]["batches"] == [50] * 6
+    assert not any("independent draws from one meta" in line for line in today.assumptions)
+    assert rb.verify(today).ok
+    sizes, lower, upper = found.trajectory("mean")
+    assert sizes.tolist() == [50, 100, 150, 200, 250, 300]
+    assert np.all((lower < 0.2) & (upper > 0.2))
+    assert upper[-1] == today.value
+    assert "if all these clients are of one network" in found.statement

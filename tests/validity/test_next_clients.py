@@ -286,6 +286,14 @@ def test_few_others_are_bounded_by_ranks():
     assert whole == pytest.approx((values.sum() + 3 * three.value) / 103)
 
 
+def test_the_mean_of_next_clients_without_number_is_that_of_very_many():
+    """From 10^17 on the bound was 0: of so many, those seen are no part that floats know."""
+    risks = rb.ClientRisks([0.0, 0.1, 0.2, 0.1] * 10, 100)
+    many, more = (rb.next_clients(risks, num, delta=0.05, mean=True).value for num in (10**9, 10**18))
+    assert more == pytest.approx(many, rel=1e-6)
+    assert more > 0.1
+
+
 def test_the_stated_chance_of_a_rank_is_the_chance():
     rng = np.random.default_rng(10)
     found = [rng.random(5).max() > rng.random(10).max() for _ in range(4_000)]

@@ -115,7 +115,7 @@ def test_every_test_function_is_at_least_the_indicator_for_every_risk():
             in_part = clients.no_more > level + steps._ROUNDING
             h = np.where(in_part, 1.0, np.where(clients.no_more > eta, level / (level - eta), 0.0))
             assert np.min(masses @ h) >= 1.0 - 1e-9, (num_examples, threshold, eta, level)
-            assert clients.num_in_part(level) == (0 if level == 1.0 else np.sum(in_part))
+            assert clients.in_part(level).sum() == (0 if level == 1.0 else np.sum(in_part))
             cut = low[np.argmin(np.abs(binom.cdf(low, num_examples, threshold) - eta))]
             assert np.array_equal(clients.no_more > eta, counts > cut)  # no rounding moves a cut
 
