@@ -72,8 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     weights = ", ".join(options.checkpoint) if options.checkpoint else "random weights (no --checkpoint)"
     print(f"{name}: {len(examples.y)} examples of shape {query.x_shape}; asked about {query.model!r} with {weights}")
     if left is not None and size > left and not is_free:
-        print(f"it would REFUSE: the question takes {size} values of the query budget, {left} are left")
-        return _EXIT_REFUSED
+        refusal = f"the question takes {size} values of the query budget, {left} are left"
     if refusal:
         print(f"it would REFUSE: {refusal}")
         return _EXIT_REFUSED

@@ -114,12 +114,10 @@ def betting_upper_bound(
     size = answers[0].size
     guess = min(float(dual.bound(np.array(np.mean(dual.outcomes)))) for dual in duals)
     if seed is None:
-        num_orders = min(_num_orders(size), max(_MOST_PLAYED // size, _LEAST_ORDERS))
-        found = client_orders(np.asarray(answers[0], dtype=np.float64), num_orders=num_orders)
-        if found is None:
-            found_alone = constant_stakes_upper_bound(duals, delta=delta, guess=guess, beside=beside)
-            return found_alone, SORTED_CLIENTS
-        orders = found
+        num_orders = min(int(np.clip(_NUM_PLAYED // size, *_NUM_ORDERS)), max(_MOST_PLAYED // size, _LEAST_ORDERS))
+        orders = client_orders(np.asarray(answers[0], dtype=np.float64), num_orders=num_orders)
+        if orders is None:
+            return constant_stakes_upper_bound(duals, delta=delta, guess=guess, beside=beside), SORTED_CLIENTS
     else:
         orders = np.random.default_rng(seed).permutation(size)[None]
     kinds = _Kinds.of(answers)
@@ -375,12 +373,7 @@ def sharpest_stakes(num_bets: int, delta: float, deviations: FloatArray = _DEVIA
 
 
 def log_capital(
-    gains: FloatArray,
-    stakes: FloatArray,
-    *,
-    num_bets: int,
-    largest_loss: float,
-    weights: FloatArray | None = None,
+    gains: FloatArray, stakes: FloatArray, *, num_bets: int, largest_loss: float, weights: FloatArray | None = None
 ) -> float:
     """Logarithm of the capital that constant stakes, which share it, make of so many bets: mean at most 1.
 
@@ -430,10 +423,6 @@ def _first_rejected(log_excess: Callable[[float], float], num_clients: int, *, g
     if num_clients > _MANY:
         return root_from_above(log_excess, low=0.0, high=1.0, guess=min(guess, 1.0), tolerance=2.0**-_NUM_STEPS)
     return bisect_number(lambda value: not log_excess(value) >= 0.0, low=0.0, high=1.0, num_steps=_NUM_STEPS).upper
-
-
-def _num_orders(num_values: int) -> int:
-    return int(np.clip(_NUM_PLAYED // num_values, *_NUM_ORDERS))
 
 
 @lru_cache(maxsize=8)
@@ -530,10 +519,7 @@ def before(values: FloatArray, first: float) -> FloatArray:
 
 
 def log_growth(
-    candidate: float | FloatArray,
-    values: FloatArray,
-    bets: FloatArray,
-    largest_share: float = LARGEST_SHARE,
+    candidate: float | FloatArray, values: FloatArray, bets: FloatArray, largest_share: float = LARGEST_SHARE
 ) -> FloatArray:
     """Logarithms of the factors of the capital: bets on values below the candidate mean, cut to what may be lost."""
     largest_bet = largest_share / np.maximum(1.0 - candidate, 1e-300)

@@ -10,18 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from riskband import wording
 from riskband.checks import FloatArray, check_delta, check_numbers, set_fields
-from riskband.wording import (
-    FALSE_IN_GENERAL,
-    TRAINERS_ANSWERED,
-    chosen_before,
-    confidence,
-    evenly,
-    exactly,
-    rounded_down,
-    rounded_up,
-    rounded_up_strictly,
-)
+from riskband.wording import chosen_before, confidence, evenly, exactly, rounded_down, rounded_up, rounded_up_strictly
 from riskband.wording.shown import Drawn, shortened, to_pandas
 
 if TYPE_CHECKING:
@@ -61,14 +52,14 @@ PUBLISHED = "[RE]"  # begins the method of a formula as [RE] published it
 
 _PREFACE = {  # from the strongest to the weakest
     CERTIFICATE: "",
-    REFUTED: f"By a published formula that is {FALSE_IN_GENERAL}: ",
+    REFUTED: f"By a published formula that is {wording.FALSE_IN_GENERAL}: ",
     ESTIMATE: "Estimate, not a proved bound: ",
 }
 
 
 def weakest_validity(assumptions: Collection[str], validity: str = CERTIFICATE) -> str:
     """Return the weaker of `validity` and, where the clients that answered helped to train the model, "estimate"."""
-    found = ESTIMATE if TRAINERS_ANSWERED in assumptions else CERTIFICATE
+    found = ESTIMATE if wording.TRAINERS_ANSWERED in assumptions else CERTIFICATE
     return max(validity, found, key=list(_PREFACE).index)
 
 
@@ -211,9 +202,8 @@ class Certificate(Drawn):
     @property
     def is_always_valid(self) -> bool:
         """Whether it holds for all numbers of clients at once, so that more may be asked because of it."""
-        return (
-            self.recipe.get("function") == "always_valid" or (self.recipe.get("band") or {}).get("method") == "stitched"
-        )
+        band = self.recipe.get("band") or {}
+        return self.recipe.get("function") == "always_valid" or band.get("method") == "stitched"
 
     @property
     def ends(self) -> tuple[FloatArray | None, FloatArray | None]:

@@ -16,6 +16,7 @@ answer count with a limit for the mean of all of these. Stakes are constant.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -24,17 +25,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import bdtr, gammaln
 
+from riskband import betting
 from riskband.answers.counts import BoolArray
 from riskband.answers.risks import EQUAL_BY_DESIGN, ClientRisks
-from riskband.betting import (
-    CONSTANT_STAKES,
-    Dual,
-    betting_assumptions,
-    betting_upper_bound,
-    betting_upper_means,
-    constant_stakes_upper_bound,
-    constant_stakes_upper_mean,
-)
+from riskband.betting import Dual
 from riskband.checks import FloatArray
 from riskband.search import bisect
 
@@ -178,9 +172,7 @@ def square_duals(risks: ClientRisks, budget: float) -> list[Dual]:
     below = np.geomspace(0.003, largest, 32)[:, None]
     widths = 1.0 + 2.0 * below
     outcomes, starts = _outcomes(
-        risks,
-        lambda risk: risk * (risk + 2.0 * below) / widths,
-        np.hstack([2.0 * below, np.ones_like(below)]) / widths,
+        risks, lambda risk: risk * (risk + 2.0 * below) / widths, np.hstack([2.0 * below, np.ones_like(below)]) / widths
     )
 
     def at(low: float, row: FloatArray, start: float) -> Dual:
@@ -276,7 +268,7 @@ def upper_mean(risks: ClientRisks, outcomes: FloatArray, *, delta: float, is_sha
     weights, spread = _weights(risks)
     is_share &= risks.design is None or risks.design.weights is None  # with weights, a coin's deviation says nothing
     (values,), rest = _of_units(risks, [outcomes], delta, is_share=is_share)
-    return constant_stakes_upper_mean(values, delta=rest, weights=weights, spread=spread, is_share=is_share)
+    return betting.constant_stakes_upper_mean(values, delta=rest, weights=weights, spread=spread, is_share=is_share)
 
 
 class Limit(NamedTuple):
@@ -289,15 +281,15 @@ class Limit(NamedTuple):
     @classmethod
     def of(cls, value: float, method: str, seed: int | None) -> Limit:
         """With what bets by a method of that name assume."""
-        return cls(value, method, betting_assumptions(method, seed))
+        return cls(value, method, betting.betting_assumptions(method, seed))
 
 
 def mean_upper_limit(risks: ClientRisks, outcomes: FloatArray, *, delta: float, seed: int | None) -> Limit:
     """`upper_mean`; with a seed by bets in its order, if every answer is as it was given."""
     _refuse_order(risks, seed)
     if seed is None or not risks.are_answers_certain:
-        return Limit.of(upper_mean(risks, outcomes, delta=delta), CONSTANT_STAKES, seed)
-    (found,), name = betting_upper_means([outcomes], delta=delta, seed=seed)
+        return Limit.of(upper_mean(risks, outcomes, delta=delta), betting.CONSTANT_STAKES, seed)
+    (found,), name = betting.betting_upper_means([outcomes], delta=delta, seed=seed)
     return Limit.of(found, name, seed)
 
 
@@ -313,12 +305,12 @@ def dual_upper_limit(
     _refuse_order(risks, seed)
     if risks.are_independent:
         given = risks.values, risks.num_examples
-        return Limit.of(*betting_upper_bound(duals, given, delta=delta, seed=seed, beside=beside), seed)
+        return Limit.of(*betting.betting_upper_bound(duals, given, delta=delta, seed=seed, beside=beside), seed)
     outcomes, rest = _of_units(risks, [dual.outcomes for dual in duals], delta)
     of_units = [replace(dual, outcomes=values) for dual, values in zip(duals, outcomes, strict=True)]
     weights, spread = _weights(risks)
-    found = constant_stakes_upper_bound(of_units, delta=rest, weights=weights, spread=spread)
-    return Limit.of(found, CONSTANT_STAKES, seed)
+    found = betting.constant_stakes_upper_bound(of_units, delta=rest, weights=weights, spread=spread)
+    return Limit.of(found, betting.CONSTANT_STAKES, seed)
 
 
 def upper_quantile(risks: ClientRisks, numbers: FloatArray, *, tail: float, delta: float) -> float:
@@ -327,12 +319,12 @@ def upper_quantile(risks: ClientRisks, numbers: FloatArray, *, tail: float, delt
     It is the smallest of them such that the share beyond it is bounded by the tail, or 1.
     """
     points = np.unique(numbers)
-    low, high = 0, points.size
-    while low < high:
-        middle = (low + high) // 2
-        is_enough = upper_mean(risks, (numbers > points[middle]).astype(np.float64), delta=delta, is_share=True) <= tail
-        low, high = (low, middle) if is_enough else (middle + 1, high)
-    return float(points[low]) if low < points.size else 1.0
+
+    def is_enough(point: float) -> bool:
+        return upper_mean(risks, (numbers > point).astype(np.float64), delta=delta, is_share=True) <= tail
+
+    place = bisect_left(points, True, key=is_enough)
+    return float(points[place]) if place < points.size else 1.0
 
 
 def _refuse_order(risks: ClientRisks, seed: int | None) -> None:
@@ -355,6 +347,6 @@ def _of_units(
     if not 1.0 < odds < np.inf:
         return [risks.worst_completion(each) for each in outcomes], delta
     part = _PART_OF_SILENT * delta / len(outcomes)
-    limits = [constant_stakes_upper_mean(each, delta=part, odds=odds, is_share=is_share) for each in outcomes]
+    limits = [betting.constant_stakes_upper_mean(each, delta=part, odds=odds, is_share=is_share) for each in outcomes]
     silent = [np.append(each, np.full(risks.num_missing, top)) for each, top in zip(outcomes, limits, strict=True)]
     return silent, (1.0 - _PART_OF_SILENT) * delta

@@ -52,16 +52,14 @@ def _design_of(asked: Mapping[str, Any], answers: Sequence[Any]) -> dict[str, An
     """The design of the clients that answered; raises ValueError, which names one, if a client did not say its part."""
     if not asked:
         return None
-    said = {"clusters": "cluster", "shares": "stratum", "largest_weight": "sampling_weight"}
-    named = {"shares": "strata", "largest_weight": "weights"}
-    found = {name: value for name, value in asked.items() if name != "clusters"}
-    for name in asked:
-        found[named.get(name, name)] = [getattr(answer, said[name]) for answer in answers]
-        if absent := [each.client_id for each in answers if getattr(each, said[name]) is None]:
-            key = said[name].replace("_", "-")
-            raise ValueError(
-                f"every client must say its {key} in its node config, got none of {absent[0]}; add it there"
-            )
+    named = {"clusters": ("clusters", "cluster"), "shares": ("strata", "stratum")}
+    named["largest_weight"] = ("weights", "sampling_weight")
+    found = dict(asked)
+    for several, one in map(named.__getitem__, asked):
+        found[several] = [getattr(answer, one) for answer in answers]
+        if None in found[several]:
+            rule = f"every client must say its {one.replace('_', '-')} in its node config"
+            raise ValueError(f"{rule}, got none of {answers[found[several].index(None)].client_id}; add it there")
     return found
 
 

@@ -87,9 +87,5 @@ class FDivergence(BandStrategy):
                 )
         certificates |= by_file({name: each for name, each in found.items() if name != "mean"})
         return FDivergenceConclusion(
-            outcome=outcome,
-            risks=clients_above(risks),
-            certificates=certificates,
-            required=found,
-            band=band,
+            outcome=outcome, risks=clients_above(risks), certificates=certificates, required=found, band=band
         )

@@ -148,10 +148,9 @@ def read_columns(frame: Any, wanted: Wanted, door: Door, *, is_noisy: bool, cont
         absent = {row: "" for row in rows if not labels[row]}
         rule = f"column {each!r} must have a value in every row"
         problems += _listed(rule, absent, door, "say it of every client", got="got none in")
-        is_number = name == "weights"
-        design[name] = (
-            _numbers(each, columns[each], door, problems)[rows] if is_number else [labels[row] for row in rows]
-        )
+        design[name] = [labels[row] for row in rows]
+        if name == "weights":
+            design[name] = _numbers(each, columns[each], door, problems)[rows]
     if problems:
         raise TableError(problems)
     warn_of_empty([known[row] or door.place(row) for row in empty], stacklevel=4)

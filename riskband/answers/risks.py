@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv, xlog1py, xlogy
 
+from riskband import checks
 from riskband.answers import frames
 from riskband.answers.counts import binary_doubt, is_count, rounded_counts, share_problem, size_doubt
 from riskband.answers.design import Design
@@ -21,16 +22,7 @@ from riskband.answers.doors import Door, TableError, Wanted, read_columns
 from riskband.answers.noise import AnswerNoise, BoundedValues, cut_values, noisy_upper_limits
 from riskband.answers.responses import Answers, Responses, WhoAnswered, check_contamination, check_num_missing
 from riskband.answers.rows import answer_problem
-from riskband.checks import (
-    FloatArray,
-    IntArray,
-    check_flag,
-    check_kind,
-    check_losses,
-    check_num_examples,
-    clip_rounding,
-    set_fields,
-)
+from riskband.checks import FloatArray, IntArray, check_flag, check_kind, check_num_examples, clip_rounding, set_fields
 from riskband.search import bisect
 from riskband.wording import in_full
 from riskband.wording.shown import to_pandas
@@ -127,7 +119,7 @@ class ClientRisks(Answers):
         **who: Unpack[WhoAnswered],
     ) -> None:
         frames.refuse_other_order(values=values, num_examples=num_examples, names=names, groups=groups)
-        checked = check_losses(values, is_noisy=noise is not None)
+        checked = checks.check_losses(values, is_noisy=noise is not None)
         counts = check_num_examples(num_examples, num_clients=checked.size)
         drawn = Design.of(design, num_clients=checked.size)
         responses = Responses.of(checked.size, who, design=drawn)
@@ -224,9 +216,8 @@ class ClientRisks(Answers):
         for wrong, right in (("names", "client"), ("groups", "group")):
             if wrong in who:
                 raise TypeError(f"from_frame has no keyword {wrong!r}; name the column with {right}=")
-        wanted = Wanted(num_examples, loss, accuracy, client, group, percent, drop_missing, binary)
-        of_design: dict[str, Any] = {"stratum": stratum, "shares": shares, "sampling_weight": sampling_weight}
-        wanted = replace(wanted, **of_design, largest_weight=largest_weight, cluster=cluster)
+        of_design = stratum, shares, sampling_weight, largest_weight, cluster
+        wanted = Wanted(num_examples, loss, accuracy, client, group, percent, drop_missing, binary, False, *of_design)
         return risks_of_table(frame, wanted, Door(), noise=noise, **who)
 
     @classmethod
@@ -579,9 +570,8 @@ def _is_binary_noise(noise: AnswerNoise, binary: bool | None) -> bool:
 def _check_steps(noise: AnswerNoise, *, num_whole: int) -> None:
     """Raise ValueError if noise in these steps would not have left so many values * num_examples whole by chance."""
     no_noise, less = noise.cumulative(np.array([0.0, -1.0]))
-    chance = min(
-        no_noise - less + 1.0 / noise.num_steps, 1.0
-    )  # for one, whatever its losses: the distribution has one mode
+    # For one client, whatever its losses: the distribution has one mode.
+    chance = min(no_noise - less + 1.0 / noise.num_steps, 1.0)
     if chance**num_whole < _COINCIDENCE:
         raise ValueError(
             "values * num_examples are whole numbers, as with 0-1 losses and noise in steps of 1, got noise with "

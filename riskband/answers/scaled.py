@@ -15,17 +15,10 @@ from typing import Any, ClassVar, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from riskband import checks
 from riskband.answers.responses import Answers, Responses, WhoAnswered
 from riskband.answers.risks import ClientRisks, check_risks, upper_limit
-from riskband.checks import (
-    FloatArray,
-    IntArray,
-    check_flag,
-    check_num_examples,
-    check_number,
-    check_numbers,
-    set_fields,
-)
+from riskband.checks import FloatArray, IntArray, check_num_examples, check_number, check_numbers, set_fields
 from riskband.wording import in_full
 
 SAME_ROWS = "old and new are of the same clients, in the same order"
@@ -378,7 +371,7 @@ class ClientScores(ScaledAnswers):
                 f"every {name} must lie in [{low:g}, {high:g}], got {in_full(wrong[0])}; {remedy}, or say which "
                 "range it has: low=..., high=..., known before any answer"
             )
-        set_fields(self, values=found, higher_is_better=check_flag("higher_is_better", higher_is_better))
+        set_fields(self, values=found, higher_is_better=checks.check_flag("higher_is_better", higher_is_better))
         set_fields(self, name=name.strip(), low=low, high=high)
         set_fields(self, scale=Scale(self.name, low, high, self.higher_is_better))
         _with_labels(self, names, groups, who)

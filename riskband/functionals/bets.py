@@ -17,30 +17,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from riskband import betting
 from riskband.answers.risks import ClientRisks
 from riskband.bands.local_steps import KNOWN_SIZES, RANDOM_SIZES, assumed_of_sizes
-from riskband.betting import (
-    CONSTANT_STAKES,
-    ORDER_IS_UNINFORMATIVE,
-    client_orders,
-    come_sorted,
-    constant_stakes_upper_mean,
-)
+from riskband.betting import CONSTANT_STAKES, ORDER_IS_UNINFORMATIVE, constant_stakes_upper_mean
 from riskband.checks import FloatArray, IntArray
 from riskband.duals import dual_upper_limit, excess_assumptions, tail_duals, upper_mean
+from riskband.functionals import ratios
 from riskband.functionals.pairs import Pairs
-from riskband.functionals.ratios import (
-    Ratio,
-    gini_upper_limit,
-    log_ratio,
-    power_ratio,
-    ratio_lower_limit,
-    ratio_upper_limit,
-    root_ratio,
-    surely_apart,
-    tail_ratio,
-    theil_ratio,
-)
+from riskband.functionals.ratios import Ratio, log_ratio, power_ratio, root_ratio, tail_ratio, theil_ratio
 from riskband.functionals.stepwise import true_quantile, true_share
 from riskband.search import bisect_number
 
@@ -70,12 +55,12 @@ class DirectBounds(NamedTuple):
 
 def has_no_order(risks: ClientRisks) -> bool:
     """Return whether bets can rely on no order of these clients: they have no names, and come sorted by risk."""
-    return risks.names is None and come_sorted(risks.values)
+    return risks.names is None and betting.come_sorted(risks.values)
 
 
 def played_orders(risks: ClientRisks, *, num_played: int, most: int) -> IntArray | None:
     """Fixed orders of the clients as they come, of `num_played` clients in all, about; None if they come sorted."""
-    return client_orders(risks.values, num_orders=int(np.clip(num_played // risks.num_clients, 2, most)))
+    return betting.client_orders(risks.values, num_orders=int(np.clip(num_played // risks.num_clients, 2, most)))
 
 
 def gini(risks: ClientRisks, delta: float) -> DirectBounds | None:
@@ -88,13 +73,13 @@ def gini(risks: ClientRisks, delta: float) -> DirectBounds | None:
     if orders is None:
         upper = _upper_ratio(pairs, np.abs(risks.values[pairs.first] - risks.values[pairs.second]), sums, delta)
     else:
-        upper = gini_upper_limit(risks, orders, delta=delta)
+        upper = ratios.gini_upper_limit(risks, orders, delta=delta)
     has_order = orders is not None or not pairs.is_complete
     assumptions = (assumed_of_sizes(risks), *((ORDER_IS_UNINFORMATIVE,) if has_order else ()))
     if not risks.binary:
         return DirectBounds(None, upper, assumptions=assumptions)
     if risks.has_equal_sizes and _FOR_QUARTICS[0] <= risks.num_examples[0] <= _FOR_QUARTICS[1]:
-        numbers = surely_apart(int(risks.num_examples[0]))
+        numbers = ratios.surely_apart(int(risks.num_examples[0]))
         wrong = np.rint(risks.values * risks.num_examples).astype(int)
         apart, limit = numbers[wrong[pairs.first], wrong[pairs.second]], _limit_of_table(numbers)
     else:
@@ -167,11 +152,7 @@ def _upper_ratio(pairs: Pairs, parts: FloatArray, sums: FloatArray, delta: float
 
 
 def _lower_ratio(
-    pairs: Pairs,
-    parts: FloatArray,
-    sums: FloatArray,
-    limit: Callable[[float], float],
-    delta: float,
+    pairs: Pairs, parts: FloatArray, sums: FloatArray, limit: Callable[[float], float], delta: float
 ) -> float:
     """Lower limit for E part / E sum; `limit` says how large value·sum - part can be, and grows with the value.
 
@@ -195,10 +176,10 @@ def _ratio_bounds(
     orders = played_orders(risks, num_played=20_000, most=50)
     if orders is None:
         return None
-    upper = measure(ratio_upper_limit(ratio, risks, orders, delta=delta)) if has_upper else None
+    upper = measure(ratios.ratio_upper_limit(ratio, risks, orders, delta=delta)) if has_upper else None
     if not (risks.binary or ratio.is_quadratic):
         return None if upper is None else DirectBounds(None, upper, assumptions=(ORDER_IS_UNINFORMATIVE,))
-    lower = measure(ratio_lower_limit(ratio, risks, orders, delta=delta))
+    lower = measure(ratios.ratio_lower_limit(ratio, risks, orders, delta=delta))
     known = () if risks.has_equal_sizes else (KNOWN_SIZES,)  # the largest bet is that for all counts which can occur
     return DirectBounds(lower, upper, assumptions=(assumed_of_sizes(risks), *known, ORDER_IS_UNINFORMATIVE))
 
@@ -264,18 +245,20 @@ def share(risks: ClientRisks, delta: float, threshold: float) -> DirectBounds:
 
     By designs also from below: there no band is.
     """
-    lower = None
-    if not risks.are_independent:
-        lower = 1.0 - true_share(risks.mirrored, max(float(np.nextafter(1.0 - threshold, 0.0)), 0.0), delta=delta)
-    return DirectBounds(lower, true_share(risks, threshold, delta=delta), "stepwise", (assumed_of_sizes(risks),))
+    return _stepwise(true_share, risks, delta, threshold, max(float(np.nextafter(1.0 - threshold, 0.0)), 0.0))
 
 
 def quantile(risks: ClientRisks, delta: float, level: float) -> DirectBounds:
     """Quantile, from above; not by betting (math §2.10). By designs also from below, as a share is."""
-    lower = None
-    if not risks.are_independent:
-        lower = 1.0 - true_quantile(risks.mirrored, min(float(np.nextafter(1.0 - level, 2.0)), 1.0), delta=delta)
-    return DirectBounds(lower, true_quantile(risks, level, delta=delta), "stepwise", (assumed_of_sizes(risks),))
+    return _stepwise(true_quantile, risks, delta, level, min(float(np.nextafter(1.0 - level, 2.0)), 1.0))
+
+
+def _stepwise(
+    bound: Callable[..., float], risks: ClientRisks, delta: float, point: float, mirrored: float
+) -> DirectBounds:
+    """Bounds of risks at a point, and by designs of the mirrored risks at theirs."""
+    lower = None if risks.are_independent else 1.0 - bound(risks.mirrored, mirrored, delta=delta)
+    return DirectBounds(lower, bound(risks, point, delta=delta), "stepwise", (assumed_of_sizes(risks),))
 
 
 def top_share(risks: ClientRisks, delta: float, share: float) -> DirectBounds | None:

@@ -14,20 +14,9 @@ from riskband.answers.risks import ClientRisks, check_risks, shared_assumptions
 from riskband.bands.band import Band, subject_of
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, check_choice, check_shares
+from riskband.functionals import functional
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution
-from riskband.functionals.functional import (
-    BOUND_METHODS,
-    ExtremalDistributions,
-    Functional,
-    Given,
-    bound,
-    bound_of_answers,
-    certificate_of_band,
-    check_band_method,
-    measured_limits,
-    resolve,
-    top_share_functional,
-)
+from riskband.functionals.functional import Functional, measured_limits, resolve, top_share_functional
 from riskband.wording import CHOSEN_BEFORE, chosen_before
 
 Source = Band | ClientRisks
@@ -37,7 +26,7 @@ class UnboundedError(ValueError):
     """Nothing bounds a measure from above, so that there is no certificate of it."""
 
 
-def extremal_distributions(band: Band, measure: str | Functional) -> ExtremalDistributions:
+def extremal_distributions(band: Band, measure: str | Functional) -> functional.ExtremalDistributions:
     """Members of a `band` with both sides at which a `measure` is smallest and largest, as in its sharp interval."""
     return resolve(measure, called="measure").extremes(QuantileLimits.of_band(band))
 
@@ -49,7 +38,7 @@ def measured_dispersion(risks: ClientRisks, measure: str | Functional) -> float:
 
 
 def dispersion_certificate(
-    source: Source, measure: Given, *, method: str | None = None, delta: float | None = None
+    source: Source, measure: functional.Given, *, method: str | None = None, delta: float | None = None
 ) -> Certificate:
     """Certificate from both sides for a measure of dispersion, or another functional, of the risk of unseen clients.
 
@@ -72,13 +61,13 @@ def dispersion_certificate(
     chosen = resolve(measure, called="measure")
     if isinstance(source, ClientRisks):
         return _certificate_of_answers(source, chosen, method, delta)
-    band, method = source, check_band_method(source, method, delta)
+    band, method = source, functional.check_band_method(source, method, delta)
     measured = measured_dispersion(band.risks, chosen)
-    lower, upper = bound(band, chosen, method=method)
+    lower, upper = functional.bound(band, chosen, method=method)
     reason = _why_trivial(chosen.limits(band), chosen)
     if not np.isfinite(upper):
         raise _no_certificate(chosen, reason or f"its {method} bound is infinite")
-    return certificate_of_band(
+    return functional.certificate_of_band(
         band,
         "dispersion_certificate",
         {"measure": chosen.name, "method": method},
@@ -95,7 +84,7 @@ def _certificate_of_answers(
 ) -> Certificate:
     risks = risks.in_order_of_names()  # so the certificate stores them
     measured = measured_dispersion(risks, chosen)
-    found = bound_of_answers(risks, chosen, method=method, delta=delta)
+    found = functional.bound_of_answers(risks, chosen, method=method, delta=delta)
     if not np.isfinite(found.interval.upper):
         raise _no_certificate(chosen, "clients of risk 0 make it as large as can be")
     own = (
@@ -113,9 +102,7 @@ def _certificate_of_answers(
         assumptions=tuple(dict.fromkeys(line for line in own if not line.startswith(f"{CHOSEN_BEFORE}delta"))),
         details={"measured": np.array(measured)},
         recipe=recipe(
-            "dispersion_certificate",
-            {"measure": chosen.name, "method": "betting", "delta": found.delta},
-            risks,
+            "dispersion_certificate", {"measure": chosen.name, "method": "betting", "delta": found.delta}, risks
         ),
     )
 
@@ -153,14 +140,14 @@ def lorenz_certificate(band: Band, *, shares: npt.ArrayLike = 101, method: str =
         Both ends at each of `axes["share"]`; `details["measured"]` is the measured curve. Source: [DC] definition 5;
         math §5.1.
     """
-    points, method = check_shares(shares), check_choice("method", method, BOUND_METHODS)
+    points, method = check_shares(shares), check_choice("method", method, functional.BOUND_METHODS)
     limits, measured = QuantileLimits.of_band(band), measured_limits(band, top_share_functional(0.5), method)
     ends = np.stack([points, points])
     for index in np.flatnonzero((points > 0.0) & (points < 1.0)):
         beyond = top_share_functional(float(1.0 - points[index]))
         found = beyond.interval(limits, is_plug_in=method == "plugin", measured=measured)
         ends[:, index] = 1.0 - found.upper, 1.0 - found.lower
-    return certificate_of_band(
+    return functional.certificate_of_band(
         band,
         "lorenz_certificate",
         {"shares": points, "method": method},

@@ -276,22 +276,19 @@ def bound_of_answers(
     risks.require_certain_answers(what, remedy, knows_draws=chosen.knows_draws)
     risks = risks.in_order_of_names()
     found = None if chosen.of_answers is None else chosen.of_answers(risks, delta / 2)
-    if found is not None and not risks.are_independent:  # of which there is no band
-        low = chosen.range[0] if found.lower is None else found.lower
-        high = chosen.range[1] if found.upper is None else found.upper
-        return BoundOfAnswers(_within(chosen, low, high), found.method, delta, found.assumptions)
-    if found is None or None in found:
+    read, assumed = Interval(*chosen.range), tuple[str, ...]()
+    words = "" if found is None else found.method
+    if found is None or (None in found and risks.are_independent):  # of other clients there is no band
         band = band_of(risks, delta=delta if found is None else delta / 2)
         reading = method_that_applies("convex_order", band, chosen)
-        read, words = _bound_of_band(band, chosen, reading), f"{reading} bound from the {band.method} band"
+        read, assumed = _bound_of_band(band, chosen, reading), band.assumptions
+        of_band = f"{reading} bound from the {band.method} band"
         if found is None:
-            return BoundOfAnswers(read, words, delta, band.assumptions)
+            return BoundOfAnswers(read, of_band, delta, assumed)
+        words = f"{words} below, {of_band} above" if found.upper is None else f"{words} above, {of_band} below"
     lower = read.lower if found.lower is None else found.lower
     upper = read.upper if found.upper is None else found.upper
-    if None not in found:
-        return BoundOfAnswers(_within(chosen, lower, upper), found.method, delta, found.assumptions)
-    words = f"{found.method} below, {words} above" if found.upper is None else f"{found.method} above, {words} below"
-    return BoundOfAnswers(_within(chosen, lower, upper), words, delta, (*found.assumptions, *band.assumptions))
+    return BoundOfAnswers(_within(chosen, lower, upper), words, delta, (*found.assumptions, *assumed))
 
 
 def _within(chosen: Functional, lower: float | FloatArray, upper: float | FloatArray) -> Interval:
@@ -586,9 +583,8 @@ def _coefficient_of_variation() -> Functional:
 
     rule = extremal.power_rule(2.0, lambda total, mean: np.sqrt(np.maximum(total / mean**2 - 1.0, 0.0)))
     name, quantity = "coefficient_of_variation", "the coefficient of variation"
-    return replace(
-        _moment_measure(name, quantity, rule, bets.coefficient_of_variation), of_distribution=of_distribution
-    )
+    measure = _moment_measure(name, quantity, rule, bets.coefficient_of_variation)
+    return replace(measure, of_distribution=of_distribution)
 
 
 def _hoover() -> Functional:

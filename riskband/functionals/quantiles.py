@@ -22,32 +22,13 @@ from riskband.bands.local_steps import OBSERVED_SIZES, assumed_of_sizes
 from riskband.bands.methods import default_method
 from riskband.betting import CONSTANT_STAKES
 from riskband.certificate import Certificate, recipe
-from riskband.checks import (
-    FloatArray,
-    check_choice,
-    check_delta,
-    check_optional_seed,
-    check_points,
-    check_single,
-)
+from riskband.checks import FloatArray, check_choice, check_delta, check_optional_seed, check_points, check_single
 from riskband.duals import dual_upper_limit, excess_assumptions, tail_duals, upper_quantile
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution
 from riskband.functionals.functional import Interval, certificate_of_band, resolve_weight
-from riskband.functionals.stepwise import (
-    observed_share,
-    order_statistic,
-    true_quantile,
-    true_share,
-)
+from riskband.functionals.stepwise import observed_share, order_statistic, true_quantile, true_share
 from riskband.functionals.transforms import Transform, resolve_transform
-from riskband.functionals.weights import (
-    MEAN,
-    QuantileWeight,
-    check_tail_level,
-    step_integral,
-    tail_mean,
-    tail_weight,
-)
+from riskband.functionals.weights import MEAN, QuantileWeight, check_tail_level, step_integral, tail_mean, tail_weight
 from riskband.wording import chosen_before, exactly, in_short
 
 TRANSFORM_METHODS = ("pointwise", "jordan", "monomials")
@@ -135,11 +116,7 @@ def _direct_cvar(risks: ClientRisks, level: float, quantity: str, *, delta: floa
 
 
 def quantile(
-    source: Band | ClientRisks,
-    level: npt.ArrayLike,
-    *,
-    delta: float | None = None,
-    local: str = "marginal",
+    source: Band | ClientRisks, level: npt.ArrayLike, *, delta: float | None = None, local: str = "marginal"
 ) -> Certificate:
     """Upper bound on quantiles (value at risk) of the risk of unseen clients.
 
@@ -184,21 +161,23 @@ def _single_quantile(risks: ClientRisks, level: float, *, delta: float, local: s
         "quantile",
         {"level": level, "delta": delta, "local": local},
         quantity=f"the {exactly(level)} quantile of {subject_of(local)}",
-        method="stepwise" if local == "marginal" else "order statistic" if risks.are_independent else CONSTANT_STAKES,
+        exact="order statistic",
         value=value,
         chosen=chosen_before(level=(level, None), local=(local, "marginal")),
     )
 
 
 def _standing_alone(
-    risks: ClientRisks, function: str, arguments: dict[str, Any], *, chosen: tuple[str, ...], **rest: Any
+    risks: ClientRisks, function: str, arguments: dict[str, Any], *, exact: str, chosen: tuple[str, ...], **rest: Any
 ) -> Certificate:
     """Certificate from answers by an exact binomial bound, of `arguments` with delta and local."""
-    sizes = OBSERVED_SIZES if arguments["local"] == "observed" else assumed_of_sizes(risks)
+    is_true = arguments["local"] == "marginal"
+    sizes = assumed_of_sizes(risks) if is_true else OBSERVED_SIZES
     return Certificate(
         delta=arguments["delta"],
+        method="stepwise" if is_true else exact if risks.are_independent else CONSTANT_STAKES,
         assumptions=(
-            *shared_assumptions(risks, needs_binary=arguments["local"] == "marginal", knows_draws=True),
+            *shared_assumptions(risks, needs_binary=is_true, knows_draws=True),
             sizes,
             *chosen,
         ),
@@ -284,11 +263,7 @@ def survival(
             quantity=f"the probability that {subject_of(local)} is at least {name}",
             value=_shares(source, points, delta=delta, local=local),
             axes={"threshold": points},
-            method="stepwise"
-            if local == "marginal"
-            else "exact binomial"
-            if source.are_independent
-            else CONSTANT_STAKES,
+            exact="exact binomial",
             chosen=chosen_before(thresholds=(in_short(points), None), local=(local, "marginal")),
         )
     band = band_alone(source, delta=delta)
@@ -380,9 +355,8 @@ def transformed_quantile_interval(
     else:
         least, most = _monomial_bounds(transform, limits)
     positive, negative = _masses(weight, limits.edges)
-    return Interval(
-        float(np.sum(positive * least - negative * most)), float(np.sum(positive * most - negative * least))
-    )
+    ends = positive * least - negative * most, positive * most - negative * least
+    return Interval(*(float(np.sum(end)) for end in ends))
 
 
 def _monomial_bounds(transform: Transform, limits: QuantileLimits) -> tuple[FloatArray, FloatArray]:

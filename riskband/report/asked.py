@@ -18,16 +18,8 @@ from riskband.groups.group_bands import smallest_group
 from riskband.report.findings import Findings, findings
 from riskband.report.words import TAIL_LEVEL
 from riskband.wording import exactly
-from riskband.worst_cases.requirements import (
-    Requirement,
-    budgets_beside,
-    certificates_of,
-    is_of_next,
-    numbers_alone,
-    numbers_behind,
-    read_requirements,
-    verdicts_on,
-)
+from riskband.worst_cases import requirements
+from riskband.worst_cases.requirements import Requirement, certificates_of, is_of_next, numbers_behind, verdicts_on
 
 DEFAULT_BUDGETS = (0.05, 0.1, 0.2)  # in chi2 a tenth of the clients may become 0.17, 0.19 and 0.23 of them
 TAILS = ("quantile:0.5", "quantile:0.9", "cvar:0.9")
@@ -68,7 +60,7 @@ class Asked:
     @cached_property
     def requirements(self) -> list[Requirement]:
         """What is required, each once."""
-        return read_requirements(self.require)
+        return requirements.read_requirements(self.require)
 
     @cached_property
     def from_both_sides(self) -> list[str]:
@@ -89,7 +81,7 @@ class Asked:
     def shifts(self) -> list[dict[str, Any]]:
         """Each divergence and the budget or budgets of its worst mean, but for those of a worst mean required."""
         left = {
-            name: budgets_beside(self.from_both_sides, divergence=name, budgets=self.budget)
+            name: requirements.budgets_beside(self.from_both_sides, divergence=name, budgets=self.budget)
             for name in (() if self.has_next and not self.mean else self.divergence)
         }
         return [{"divergence": name, "budget": each if each[1:] else each[0]} for name, each in left.items() if each]
@@ -122,7 +114,7 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     above, shifts, is_of_groups = asked.from_above, asked.shifts, asked.groups and not groups_problem(risks)
     is_of_few = above == list(_UNASKED) and asked.is_alone and are_few(risks, delta=asked.delta)
     above = ["mean"] if is_of_few else above
-    bet_on = numbers_alone(asked.from_both_sides, can_bet=is_bet_on)
+    bet_on = requirements.numbers_alone(asked.from_both_sides, can_bet=is_bet_on)
     off_band = [name for name in asked.from_both_sides if name not in bet_on]
     is_read = (above and not asked.is_alone) or (shifts and not is_bet_on) or asked.at is not None
     is_needed = bool(off_band or asked.band or is_read)

@@ -14,15 +14,9 @@ from riskband.checks import check_choice, check_delta
 from riskband.functionals.quantiles import SINGLE_LOCAL
 from riskband.report.asked import are_few, next_of_few
 from riskband.report.findings import Findings, findings
+from riskband.worst_cases import requirements
 from riskband.worst_cases.next_clients import next_clients
-from riskband.worst_cases.requirements import (
-    Requirement,
-    certificates_of,
-    is_of_next,
-    numbers_behind,
-    read_requirements,
-    verdicts_on,
-)
+from riskband.worst_cases.requirements import Requirement, certificates_of, is_of_next, numbers_behind
 from riskband.worst_cases.scaled import ScaledNumber, change_bound, families_of, score_bound
 
 USUAL_CHANGES = ("change", "harmed:0.05")  # where nothing is asked; a rise by 0.05 is five more errors in a hundred
@@ -113,7 +107,7 @@ def certified_on_scale(
 
     `local` is for changes alone: nothing but what clients measure is known of scores.
     """
-    gated, families = read_requirements(require, answers), families_of(answers)
+    gated, families = requirements.read_requirements(require, answers), families_of(answers)
     behind = numbers_behind(gated)
     named = [numbers] if isinstance(numbers, str) or not isinstance(numbers, Iterable) else numbers
     asked = [str(ScaledNumber.of(name, families)) for name in named]
@@ -136,12 +130,9 @@ def certified_on_scale(
     bound: Any = change_bound if isinstance(answers, ClientChanges) else score_bound
     found |= {name: bound(answers, name, delta=part, **({} if local is None else {"local": local})) for name in asked}
     found |= certificates_of(answers, behind, delta=part, population=population, local=local)
-    if has_next:
-        shift: dict[str, Any] = {} if divergence is None else {"divergence": divergence, "budget": budget}
-        of_next = next_clients(answers, num_next, delta=part, population=population, **shift)
+    shift: dict[str, Any] = {} if divergence is None else {"divergence": divergence, "budget": budget}
+    for more in [shift] * has_next + [{"mean": True}] * mean_of_others:
+        of_next = next_clients(answers, num_next, delta=part, population=population, **more)
         found[of_next.name] = of_next
-    if mean_of_others:
-        of_mean = next_clients(answers, num_next, delta=part, population=population, mean=True)
-        found[of_mean.name] = of_mean
-    gate = verdicts_on(found, gated, delta=delta) if gated else None
+    gate = requirements.verdicts_on(found, gated, delta=delta) if gated else None
     return findings(found, gate=gate, names=answers.names)

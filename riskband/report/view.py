@@ -15,33 +15,12 @@ import numpy as np
 
 from riskband.answers.scaled import CHANGE, ClientChanges, ScaledAnswers, is_scaled, rebuilt, scale_of
 from riskband.checks import FloatArray, IntArray
+from riskband.report import words
 from riskband.report.asked import TAILS, read_off
 from riskband.report.charts import Arrows, Chart, Curve, thinned
 from riskband.report.findings import is_measured
 from riskband.report.shifts import cost_shift, divergence_shift
-from riskband.report.words import (
-    LABELS,
-    LIMITS,
-    NOTHING,
-    USUAL_ABOUT,
-    WHO_ANSWERED,
-    about_measured,
-    about_these,
-    attack,
-    bound_in_words,
-    capital,
-    group_rows,
-    harm,
-    measured,
-    num_clients_of,
-    over_budget,
-    percent,
-    question,
-    rows_of_next,
-    said_once,
-    subject_of,
-    who_answered,
-)
+from riskband.report.words import LABELS, capital, measured, percent
 from riskband.verification import why_it_says_nothing
 from riskband.wording import TRAINERS_ANSWERED, confidence, evenly, exactly, rounded_down, short_delta
 from riskband.worst_cases.divergences import resolve_divergence
@@ -119,7 +98,7 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
             )
     threshold = _threshold(found) if facts.threshold is None else facts.threshold
     main = min(certificates.values(), key=lambda each: bool(each.axes))  # the first of one number, if there is one
-    answered, light = who_answered(found.answers), _light(gate, found.answered_by)
+    answered, light = words.who_answered(found.answers), _light(gate, found.answered_by)
     made: dict[str, Certificate] = {}
     scaled = rebuilt(found.answers) if is_scaled(found.answers) else None
     shifts = cost_shift(certificates)
@@ -133,9 +112,9 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
     others = [each for name, each in left if not (name in shifted or each.name in shown)]
     own = {f"{name} (for this page)" if name in certificates else name: each for name, each in made.items()}
     everything = {**certificates, **own}
-    kind, number, example = subject_of(found.answers)
-    once = said_once((*everything.values(), *filter(None, (gate,))), delta=found.delta)
-    of_these = partial(about_these, answers=found.answers)
+    kind, number, example = words.subject_of(found.answers)
+    once = words.said_once((*everything.values(), *filter(None, (gate,))), delta=found.delta)
+    of_these = partial(words.about_these, answers=found.answers)
     return {
         "title": title,
         "is_public": public,
@@ -148,32 +127,32 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
         "together": f"{capital(found.statement)}.",
         "measured": _measured_first(main, found),
         "about": {capital(what): said for what, said in facts.about.items()},
-        "unsaid": [what for what in USUAL_ABOUT if what not in map(str.lower, facts.about)],
-        "attack": attack(found.answers),
+        "unsaid": [what for what in words.USUAL_ABOUT if what not in map(str.lower, facts.about)],
+        "attack": words.attack(found.answers),
         "has_measured": any(map(is_measured, everything.values())) and "higher_is_better" not in found.answers,
         "gate": gate,
         "verdicts": [(each, measured(each.requirement.number.name, found.answers)) for each in verdicts],
         "sure": "" if gate is None else confidence(gate.delta),
         "who": {**facts.who, **{what: said for what, said in answered.items() if what not in facts.who}},
         "who_made_it": of_these("Did they make the model?"),
-        "answered_by": of_these(WHO_ANSWERED[found.answered_by]),
+        "answered_by": of_these(words.WHO_ANSWERED[found.answered_by]),
         "clients": () if public else tuple(_clients(found, scaled)),
-        "num_unlisted": 0 if public else max(0, num_clients_of(found.answers) - _MOST_CLIENTS_LISTED),
+        "num_unlisted": 0 if public else max(0, words.num_clients_of(found.answers) - _MOST_CLIENTS_LISTED),
         "shifts": shifts,
         "rows": rows,
         "shifted": [row for each in shifted.values() for row in _rows(each, found, public=public)],
         "others": [row for each in others for row in _rows(each, found, public=public)],
-        "groups": next(filter(None, map(group_rows, certificates.values())), ()),
+        "groups": next(filter(None, map(words.group_rows, certificates.values())), ()),
         "carriers": "" if public else _who_gets_worse(found, scaled) if scaled else _carriers(found, everything),
         "charts": tuple(_charts(found, scaled, public=public)),
-        "harm": [line for line in map(harm, certificates.values()) if line],
+        "harm": [line for line in map(words.harm, certificates.values()) if line],
         "notes": [
             *(line for line in map(capital, facts.notes) if line != capital(main.statement)),
             *([f"{capital(found.more_clients)}."] if found.more_clients else []),
         ],
         "premise": _premise(everything.values()),
         "questions": [(of_these(asked), *rest) for asked, *rest in _questions(once, facts.answered)],
-        "limits": list(map(of_these, LIMITS)),
+        "limits": list(map(of_these, words.LIMITS)),
         "hashes": facts.hashes,
         "certificates": everything,
         "holds": {name: _HOLDS[each.event] for name, each in everything.items()},
@@ -190,13 +169,11 @@ def _is_loss_of_client(certificate: Certificate) -> bool:
 
 def _light(gate: Gate | None, answered_by: str) -> Light:
     if answered_by == "trainers":
-        return Light(
-            "red", "✖", "ESTIMATE ONLY", "Clients that helped to train the model answered: nothing is certified."
-        )
+        why = "Clients that helped to train the model answered: nothing is certified."
+        return Light("red", "✖", "ESTIMATE ONLY", why)
     if gate is None:
-        return Light(
-            "grey", "○", "NO REQUIREMENT SET", "The page reports bounds. Whether they are good enough, nobody said."
-        )
+        why = "The page reports bounds. Whether they are good enough, nobody said."
+        return Light("grey", "○", "NO REQUIREMENT SET", why)
     if gate.verdict == FAIL:
         return Light("red", "✖", "FAIL", "It is certified that a requirement is not met.")
     if gate.verdict == PASS and answered_by == "fresh":
@@ -244,14 +221,14 @@ def _tails(found: Findings, threshold: float | None) -> tuple[tuple[Row, ...], d
     wanted = dict(_TAILS)
     if threshold is not None:
         wanted[f"share:{exactly(threshold)}"] = f"The share of unseen clients with a risk of {threshold:g} or more is"
-    for name, words in wanted.items():
+    for name, said in wanted.items():
         each = found.named(name)
         if each is None and found.band is not None and not (found.more_clients and name in TAILS[1:]):
             each = made[name] = read_off(found.band, name)
         if each is not None:
             is_quantile = each.kind == "quantile"  # "nine in ten have at most"
             row = _row(replace(each, lower=None) if is_quantile else each, found)
-            rows.append(row._replace(quantity=about_measured(words, is_measured(each))))
+            rows.append(row._replace(quantity=words.about_measured(said, is_measured(each))))
     return tuple(rows), made, set(wanted)
 
 
@@ -261,7 +238,7 @@ def _measured_first(main: Certificate, found: Findings) -> str:
     own, mean = measured(main.name, found.answers), measured(name, found.answers)
     whose = "the mean risk" if name == "mean" else f"their mean {name}"
     whose += " without any change" if name == "mean" and main.kind != "next" else ""
-    said = own if own != NOTHING or mean == NOTHING else f"{mean}, {whose}"
+    said = own if own != words.NOTHING or mean == words.NOTHING else f"{mean}, {whose}"
     return f"Measured on the clients that answered: {said}."
 
 
@@ -278,7 +255,7 @@ def _rows(certificate: Certificate, found: Findings, *, public: bool) -> list[Ro
 
 def _row(certificate: Certificate, found: Findings) -> Row:
     nothing, lower = why_it_says_nothing(certificate), certificate.lower
-    bound = bound_in_words(certificate)
+    bound = words.bound_in_words(certificate)
     if nothing is not None:
         bound = "not bounded by these answers" if lower is None else f"at least {rounded_down(lower)}"
     known = measured(certificate.name, found.answers)
@@ -287,13 +264,13 @@ def _row(certificate: Certificate, found: Findings) -> Row:
 
 def _rows_of_next(certificate: Certificate) -> Iterator[Row]:
     of = certificate.recipe["arguments"]
-    for budget, above, most in rows_of_next(certificate):
+    for budget, above, most in words.rows_of_next(certificate):
         shift = f", budget {budget} in {resolve_divergence(of['divergence']).title}" if budget else ""
         yield Row(f"Of the next clients, those that {above}{shift}", most, "–", LABELS[certificate.validity])
     if certificate.kind == "next" and set(certificate.axes) == {"budget"}:  # of one next client
-        for size, one in over_budget(certificate):
+        for size, one in words.over_budget(certificate):
             said = capital(f"{certificate.quantity}, budget {exactly(size)}")
-            yield Row(said, bound_in_words(one), "–", LABELS[certificate.validity])
+            yield Row(said, words.bound_in_words(one), "–", LABELS[certificate.validity])
 
 
 def _who_gets_worse(found: Findings, answers: ScaledAnswers) -> str:
@@ -342,8 +319,8 @@ def _charts(found: Findings, scaled: ScaledAnswers | None, *, public: bool) -> I
         values, label = np.asarray(each.value), LABELS[each.validity]
         curve = Curve(f"{label}, between", "bound", values, np.asarray(each.lower))
         top = max(1.0, float(values.max()))
-        words = f"{capital(each.quantity)}, certified at the marked points."
-        yield Chart(capital(name.replace("_", " ")), words, axis.replace("_", " "), "bound", points, (curve,), top=top)
+        said = f"{capital(each.quantity)}, certified at the marked points."
+        yield Chart(capital(name.replace("_", " ")), said, axis.replace("_", " "), "bound", points, (curve,), top=top)
 
 
 def _client_chart(found: Findings, answers: ScaledAnswers) -> Chart:
@@ -380,26 +357,26 @@ def _client_chart(found: Findings, answers: ScaledAnswers) -> Chart:
 
 
 def _band_chart(band: Band) -> Chart:
-    measured = np.sort(band.risks.shown_values)
-    widest = float(max(measured.max(initial=0.0), band.lower_points.max(initial=0.0)))
+    values = np.sort(band.risks.shown_values)
+    widest = float(max(values.max(initial=0.0), band.lower_points.max(initial=0.0)))
     right = min(1.0, float(np.ceil((widest + 0.02) * 10.0) / 10.0))
     x = thinned(np.concatenate([band.lower_points, band.upper_points]), right)
     label = LABELS["estimate" if TRAINERS_ANSWERED in band.assumptions else "certificate"]
     has_both, is_measured = band.sides == "two", band.local == "observed"
     upper = band.upper(x) if has_both else np.ones_like(x)
-    share = np.searchsorted(measured, x, side="right") / measured.size
+    share = np.searchsorted(values, x, side="right") / values.size
     curves = (
         Curve(f"{label}: share of unseen clients", "bound", upper, band.lower(x)),
         Curve("share of the clients that answered, as measured", "measured", share),
     )
-    words = (
+    said = (
         f"The shaded band holds the share of unseen clients {'that would measure' if is_measured else 'with'} at most "
         "the risk below, everywhere at once"
         f"{'' if TRAINERS_ANSWERED in band.assumptions else f', with probability at least {confidence(band.delta)}'}."
     )
     return Chart(
         "Who does how badly",
-        words,
+        said,
         f"{'measured ' if is_measured else ''}risk of a client (mean loss, 0 to 1)",
         "share of clients",
         x,
@@ -420,7 +397,7 @@ def _premise(certificates: Iterable[Certificate]) -> str:
 def _questions(assumptions: Iterable[str], answered: Mapping[str, str]) -> tuple[tuple[str, str, str], ...]:
     """Each assumption once: a question, its exact words and what answers it; the one that makes estimates is none."""
     return tuple(
-        (question(line), line, next((said for start, said in answered.items() if line.startswith(start)), ""))
+        (words.question(line), line, next((said for start, said in answered.items() if line.startswith(start)), ""))
         for line in dict.fromkeys(assumptions)
         if line != TRAINERS_ANSWERED
     )

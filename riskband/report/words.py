@@ -12,35 +12,20 @@ from typing import Any
 
 import numpy as np
 
+from riskband import wording
+from riskband.answers import responses
 from riskband.answers.design import Design
-from riskband.answers.responses import (
-    FIXED_NUMBER,
-    FRESH_CLIENTS,
-    INDEPENDENT_ASKED,
-    INDEPENDENT_CLIENTS,
-    INDEPENDENT_EXAMPLES,
-    TRUE_ANSWERS,
-)
+from riskband.answers.responses import FIXED_NUMBER, FRESH_CLIENTS, TRUE_ANSWERS
 from riskband.answers.risks import BINARY_LOSS, BOUNDED_LOSS
 from riskband.answers.scaled import CHANGE, RISK, is_scaled, rebuilt, scale_of
 from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate, as_sentence
 from riskband.functionals.functional import resolve
 from riskband.functionals.quantiles import num_clients_needed
-from riskband.wording import (
-    CHOSEN_BEFORE,
-    FALSE_IN_GENERAL,
-    confidence,
-    down_to_digits,
-    evenly,
-    exactly,
-    rounded_down,
-    rounded_up,
-    short_delta,
-)
+from riskband.wording import CHOSEN_BEFORE, confidence, evenly, exactly, rounded_down, rounded_up, short_delta
 from riskband.worst_cases.divergences import binary_worst_case, resolve_divergence
 from riskband.worst_cases.scaled import ScaledNumber, families_of, level_of_limits
 
-LABELS = {"certificate": "certificate", "refuted": f"published, {FALSE_IN_GENERAL}", "estimate": "ESTIMATE"}
+LABELS = {"certificate": "certificate", "refuted": f"published, {wording.FALSE_IN_GENERAL}", "estimate": "ESTIMATE"}
 """What stands beside a number, by the validity of its certificate."""
 
 WHO_ANSWERED = {
@@ -67,16 +52,16 @@ LIMITS = (
 """What no certificate says."""
 
 _QUESTIONS = {
-    INDEPENDENT_CLIENTS: (
+    responses.INDEPENDENT_CLIENTS: (
         "Are the clients that answered a fair draw from the kinds of clients that the model will meet, and was none "
         "taken in or left out because of its results?"
     ),
-    INDEPENDENT_ASKED: (
+    responses.INDEPENDENT_ASKED: (
         "Are the clients that were asked, also those that gave no answer, a fair draw from the kinds of clients that "
         "the model will meet?"
     ),
     FIXED_NUMBER: "Was it settled before any answer how many clients are asked, and were no more asked since?",
-    INDEPENDENT_EXAMPLES: (
+    responses.INDEPENDENT_EXAMPLES: (
         "Is each client's test set a fair draw from its own cases, and was none of it used in training?"
     ),
     FRESH_CLIENTS: "Did the clients that answered have no part in training, tuning or choosing the model?",
@@ -271,7 +256,7 @@ def said_of_breakdown(goal: str, *, divergence: str, budget: float | None, beyon
         more = "and larger budgets were not asked for"
     elif beyond > budget * (1.0 + 1e-3):  # a band is bracketed more closely
         more = f"and not within {exactly(beyond)}, the next that was asked for"
-    within = f"Up to budget {down_to_digits(budget)} in {unit}" if budget else f"Without a shift in {unit}"
+    within = f"Up to budget {wording.down_to_digits(budget)} in {unit}" if budget else f"Without a shift in {unit}"
     return f"{within} it is {found} that {goal}, {more}."
 
 

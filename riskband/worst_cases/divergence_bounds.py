@@ -54,11 +54,7 @@ def divergence_estimate(
 
 
 def divergence_lower_bound(
-    source: Band | ClientRisks,
-    target: Band | ClientRisks,
-    *,
-    divergence: str | FDivergence,
-    delta: float | None = None,
+    source: Band | ClientRisks, target: Band | ClientRisks, *, divergence: str | FDivergence, delta: float | None = None
 ) -> Certificate:
     """Lower confidence bound of the divergence of the target network from the source network.
 

@@ -15,22 +15,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import bdtrc, betainc, expit, gammaln
 
+from riskband import checks
 from riskband.answers.responses import INDEPENDENT_ASKED, INDEPENDENT_CLIENTS
 from riskband.answers.risks import ClientRisks, check_risks, shared_assumptions
 from riskband.answers.scaled import RISK, Scale, ScaledAnswers
 from riskband.bands.local_steps import OBSERVED_SIZES, assumed_of_sizes
 from riskband.betting import CONSTANT_STAKES, constant_stakes_upper_mean, others_upper_mean
 from riskband.certificate import Certificate, recipe
-from riskband.checks import (
-    FloatArray,
-    IntArray,
-    check_budget,
-    check_choice,
-    check_count,
-    check_delta,
-    check_flag,
-    check_number,
-)
+from riskband.checks import FloatArray, IntArray, check_budget, check_choice, check_count, check_flag, check_number
 from riskband.functionals.quantiles import SINGLE_LOCAL
 from riskband.wording import chosen_before, exactly, in_short
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence
@@ -145,9 +137,8 @@ def next_clients(
         check_above("above", above, scale)
         if (rank, k, local) != (None, None, "observed"):
             raise ValueError("above counts clients by what they measure; leave out rank, k and local")
-    beside = [
-        name for name, each in {"rank": rank, "k": k, "above": above, "divergence": f}.items() if each is not None
-    ]
+    others = {"rank": rank, "k": k, "above": above, "divergence": f}
+    beside = [name for name, each in others.items() if each is not None]
     if check_flag("mean", mean) and beside:
         raise ValueError(
             f"mean=True is about all of these clients as they are, got {', '.join(beside)}; leave that out"
@@ -156,15 +147,8 @@ def next_clients(
     k = None if k is None else check_count("k", k, minimum=1, remedy="1 is the largest risk of the next clients")
     if k is not None and k > num_bounded:
         raise ValueError(f"k must be at most the number of clients, {num_bounded}, got {k}; 1 is the largest risk")
-    arguments: dict[str, Any] = {
-        "num_next": None if whole else num_next,
-        "delta": delta,
-        "rank": rank,
-        "k": k,
-        "above": above,
-        "mean": mean or None,
-        "local": local,
-    }
+    arguments: dict[str, Any] = {"num_next": None if whole else num_next, "delta": delta, "rank": rank, "k": k}
+    arguments |= {"above": above, "mean": mean or None, "local": local}
     arguments |= {} if f is None else {"divergence": f.name, "budget": budgets}
     arguments |= {} if population is None else {"population": population, "including_seen": whole}
     if rank is not None:
@@ -177,7 +161,7 @@ def next_clients(
     else:
         if delta is None:
             raise ValueError("delta must be given, got none; or a rank, from which it follows")
-        delta = check_delta(delta)
+        delta = checks.check_delta(delta)
         part = delta / budgets.size * (1.0 if mean or local == "observed" else 1.0 - _PART_OF_LIMITS)
         if above is None and not mean:
             ranks = np.array([_ranks(num_seen, num_next, part, k, f, size, whole) for size in budgets.ravel().tolist()])

@@ -14,32 +14,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy.special import bdtr, betaincinv, ndtri
 
+from riskband import checks
 from riskband.answers.risks import ClientRisks
 from riskband.answers.scaled import ClientChanges, ScaledAnswers
-from riskband.checks import (
-    FloatArray,
-    IntArray,
-    check_count,
-    check_delta,
-    check_flag,
-    check_kind,
-    check_number,
-    check_seed,
-)
+from riskband.checks import FloatArray, IntArray, check_count, check_delta, check_flag, check_kind, check_number
 from riskband.functionals.distributions import RiskDistribution
 from riskband.wording import TRAINERS_ANSWERED, exactly
 from riskband.wording.shown import Drawn, to_pandas
+from riskband.worst_cases import requirements
 from riskband.worst_cases.next_clients import AT_RANDOM
-from riskband.worst_cases.requirements import (
-    FAIL,
-    NEXT,
-    WORST_MEAN,
-    WORST_SHARE,
-    Requirement,
-    ends_of,
-    is_of_next,
-    read_requirements,
-)
+from riskband.worst_cases.requirements import FAIL, NEXT, WORST_MEAN, WORST_SHARE, Requirement, ends_of, is_of_next
 from riskband.worst_cases.scaled import ScaledNumber, families_of
 
 if TYPE_CHECKING:
@@ -101,12 +85,8 @@ class Option(NamedTuple):
     @property
     def who(self) -> str:
         """The clients in words."""
-        return _who(self.num_clients, self.num_examples)
-
-
-def _who(num_clients: int, num_examples: int | None) -> str:
-    examples = f" with {num_examples:,} examples each" if num_examples else ""
-    return f"{num_clients:,} clients{examples}"
+        examples = f" with {self.num_examples:,} examples each" if self.num_examples else ""
+        return f"{self.num_clients:,} clients{examples}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -271,7 +251,7 @@ def plan(
     True
     """
     requirement = _with_shift(Requirement.of(target), shift)
-    world = _Assumed.of(prior, pilot, binary, check_seed(seed))
+    world = _Assumed.of(prior, pilot, binary, checks.check_seed(seed))
     sizes = _checked_sizes(num_examples, pilot)
     truth = _checked_truth(requirement, world)
     delta, power = check_delta(delta), _checked_power(power, delta)
@@ -291,7 +271,7 @@ def plan(
         more = "take a pilot with more examples of each client, or " * isinstance(pilot, ClientChanges)
         more = "give each client more examples, or " if sizes[-1] else more
         raise ValueError(
-            f"no plan for {requirement}: not even {_who(most, sizes[-1])} pass with "
+            f"no plan for {requirement}: not even {Option(most, sizes[-1], power).who} pass with "
             f"probability {power:g}; the number is {truth:.4g}{' on average' * is_of_next(requirement)} if the "
             f"assumption is right: {more}ask for a limit farther from it"
         )
@@ -426,7 +406,7 @@ class _Assumed(NamedTuple):
 
 def truth_on_scale(answers: ScaledAnswers, requirement: Requirement) -> float:
     """Return the number that is required if these are all the clients there are."""
-    read_requirements(requirement, answers)
+    requirements.read_requirements(requirement, answers)
     number, scale = ScaledNumber.of(requirement.name, families_of(answers)), answers.scale
     if number.shift is None:
         return number.measured(answers)

@@ -285,9 +285,7 @@ class Gate(Shown):
     @property
     def certificates(self) -> dict[str, Certificate]:
         """Every certificate that a verdict follows from, by the number that it bounds."""
-        return {
-            f"{REQUIRED}{certificate.name}": certificate for each in self.verdicts for certificate in each.certificates
-        }
+        return {f"{REQUIRED}{made.name}": made for each in self.verdicts for made in each.certificates}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the verdicts as plain data for JSON, without the certificates, which verify one by one."""
@@ -302,10 +300,7 @@ class Gate(Shown):
 
 
 def require(
-    source: Source,
-    requirements: str | Requirement | Sequence[str | Requirement],
-    *,
-    delta: float | None = None,
+    source: Source, requirements: str | Requirement | Sequence[str | Requirement], *, delta: float | None = None
 ) -> Gate:
     """Say whether unseen clients meet requirements: PASS, FAIL or NOT DECIDED.
 
@@ -416,7 +411,7 @@ def certificates_of(
     for name in names:
         with suppress(UnboundedError):
             what, how = ("population", population) if is_of_next(name) else ("local", local)
-            found[name] = number_of(name).certificate(source, delta, **({} if how is None else {what: how}))
+            found[name] = number_of(name).certificate(source, delta=delta, **({} if how is None else {what: how}))
     return found
 
 
@@ -456,9 +451,8 @@ def _verdict(certificates: Mapping[str, Certificate], requirement: Requirement, 
         quantity = quantity.replace("with a risk", "that would measure a risk")
     of = partial(Verdict, requirement, quantity=quantity, lower=lower, upper=upper, delta=delta, certificates=found)
     if any(each.validity != CERTIFICATE for each in found):
-        return of(
-            verdict=NOT_DECIDED, why="an estimate decides nothing: the clients that answered helped to train the model"
-        )
+        why = "an estimate decides nothing: the clients that answered helped to train the model"
+        return of(verdict=NOT_DECIDED, why=why)
     verdict, risks = requirement.verdict(lower, upper), _growing(found)
     if verdict == PASS and any(is_budget_refuted(each, certificates) for each in found):
         return of(verdict=NOT_DECIDED, why="these answers refute the budget, so the bound says nothing of the target")
@@ -484,10 +478,8 @@ def _verdict(certificates: Mapping[str, Certificate], requirement: Requirement, 
 def number_of(name: object) -> Number:
     """Return what a name is of; raises ValueError if it is of nothing."""
     head, *parameters = name.split(":") if isinstance(name, str) else ("",)
-    special: dict[str, Callable[[object, Sequence[str]], Number]]
-    special = {WORST_MEAN: _worst_mean, WORST_SHARE: _worst_share, NEXT: _next}
-    special |= {TARGET_MEAN: _target_mean, DIVERGENCE: _divergence}
-    special |= dict.fromkeys((*CHANGES, *SCORES), _scaled)
+    special = {WORST_MEAN: _worst_mean, WORST_SHARE: _worst_share, NEXT: _next, TARGET_MEAN: _target_mean}
+    special |= {DIVERGENCE: _divergence, **dict.fromkeys((*CHANGES, *SCORES), _scaled)}
     found = as_spelled(head, tuple(special))
     if found is not None:
         return special[found](name, parameters)
@@ -495,15 +487,11 @@ def number_of(name: object) -> Number:
     family, _, point = chosen.name.partition(":")
     threshold = float(point) if family == "share" else None
     quantity = chosen.of(subject_of("marginal"))
-
-    def certificate(source: Band | ClientRisks, delta: float | None) -> Certificate:
-        return dispersion_certificate(source, chosen.name, delta=delta)
-
-    of = (chosen.name, quantity, chosen.range, certificate, chosen.value)
+    of = (chosen.name, quantity, chosen.range, partial(dispersion_certificate, measure=chosen.name), chosen.value)
     return Number(*of, threshold=threshold, counts_examples=chosen.counts_examples)
 
 
-def _scaled(name: object, _: Sequence[str]) -> Number:
+def _scaled(name: object, parameters: Sequence[str]) -> Number:
     """A number of changes or scores; a worst mean is bounded from its good end by the mean without a shift."""
     number = ScaledNumber.of(name, {**CHANGES, **SCORES})
     of, scale = (
@@ -525,9 +513,7 @@ def _scaled(name: object, _: Sequence[str]) -> Number:
 
 def _worst_mean(name: object, parameters: Sequence[str]) -> Number:
     f, size = _shift(name, parameters, example=f"{WORST_MEAN}:chi2:0.1")
-
-    def above(source: Band | ClientRisks, delta: float | None) -> Certificate:
-        return worst_case_mean(source, divergence=f, budget=size, delta=delta)
+    above = partial(worst_case_mean, divergence=f, budget=size)
 
     def value(distribution: RiskDistribution) -> float:
         # Clients that the network does not have may have any risk, up to 1.

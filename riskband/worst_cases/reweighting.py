@@ -12,56 +12,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from riskband import checks, duals
 from riskband.answers.risks import ClientRisks, check_risks, shared_assumptions
 from riskband.bands.band import Band, band_alone, check_band, own_delta
-from riskband.betting import (
-    Dual,
-    check_betting,
-    constant_stakes_upper_mean,
-    doubt_of_mean,
-)
+from riskband.betting import Dual, check_betting, constant_stakes_upper_mean, doubt_of_mean
 from riskband.certificate import CERTIFICATE, REFUTED, Certificate, recipe
-from riskband.checks import (
-    FloatArray,
-    check_budget,
-    check_choice,
-    check_installed,
-    check_optional_seed,
-    check_points,
-    check_single,
-)
-from riskband.duals import (
-    CUTS,
-    UNIFORM,
-    dual_upper_limit,
-    excess_assumptions,
-    excess_duals,
-    exponential_duals,
-    mean_upper_limit,
-    pole_duals,
-    square_duals,
-)
+from riskband.checks import FloatArray, check_budget, check_choice, check_optional_seed, check_points, check_single
 from riskband.search import Bracket, largest_where
 from riskband.wording import chosen_before, exactly, in_short
-from riskband.worst_cases.divergences import (
-    CHI2,
-    HELLINGER2,
-    KL,
-    TV,
-    FDivergence,
-    Polygon,
-    binary_worst_case,
-    outer_polygon,
-    resolve_divergence,
-    robust_mean,
-)
+from riskband.worst_cases import divergences
+from riskband.worst_cases.divergences import FDivergence, Polygon, binary_worst_case, resolve_divergence, robust_mean
 from riskband.worst_cases.published import published_worst_case_cdf, published_worst_case_mean
 
 WORST_CASE_METHODS = ("sharp", "published", "reference")
 BOTH_NETWORKS = "the clients of the source network answered independently of those of the target network"
 _FROM_BELOW = 0.1  # of delta, for the lower bound of a target's mean: what a FAIL needs costs a PASS next to nothing
 _NUM_MULTIPLIERS = 16
-_SHIFTS = CUTS[::2]  # near the best one the dual is flat
+_SHIFTS = duals.CUTS[::2]  # near the best one the dual is flat
 _LEAST_MULTIPLIER, _LARGEST_MULTIPLIER = 1e-3, 1e4
 
 
@@ -168,10 +135,10 @@ def _direct_mean(
     beside = None if target is None else doubt_of_mean(target.values, delta=part)
     for budget in budgets.ravel().tolist():
         if budget == 0.0 and beside is None:
-            found.append(mean_upper_limit(risks, risks.values, delta=part, seed=seed))
+            found.append(duals.mean_upper_limit(risks, risks.values, delta=part, seed=seed))
         else:
-            duals = duals_of(risks, budget) if budget else [Dual(risks.values, np.asarray, float)]
-            found.append(dual_upper_limit(risks, duals, delta=part, seed=seed, beside=beside))
+            chosen = duals_of(risks, budget) if budget else [Dual(risks.values, np.asarray, float)]
+            found.append(duals.dual_upper_limit(risks, chosen, delta=part, seed=seed, beside=beside))
     values, methods = np.array([each.value for each in found]), dict.fromkeys(each.method for each in found)
     arguments = {"divergence": f.name, "budget": budgets, "method": "betting", "delta": delta, "seed": seed}
     lower = None
@@ -192,7 +159,7 @@ def _direct_mean(
                 for each in every
                 for line in shared_assumptions(each, needs_binary=each is risks, knows_draws=True)
             ),
-            *(excess_assumptions(risks) if f.name == "tv" else ()),
+            *(duals.excess_assumptions(risks) if f.name == "tv" else ()),
             *dict.fromkeys(line for each in found for line in each.assumptions),
             *(() if target is None else (BOTH_NETWORKS,)),
             *chosen_before(shift_in=(f.title, None), budget=(in_short(budgets), None)),
@@ -252,12 +219,7 @@ def worst_case_cdf(
 
 
 def breakdown(
-    band: Band,
-    *,
-    divergence: str | FDivergence,
-    target: float,
-    threshold: float | None = None,
-    max_budget: float = 1e3,
+    band: Band, *, divergence: str | FDivergence, target: float, threshold: float | None = None, max_budget: float = 1e3
 ) -> Bracket:
     """Largest budget at which a certified number still meets a target.
 
@@ -304,7 +266,7 @@ def reference_robust_mean(
 
     Raises ValueError for a divergence without, and RuntimeError if cvxpy finds no optimum.
     """
-    check_installed("cvxpy", extra="reference")
+    checks.check_installed("cvxpy", extra="reference")
     import cvxpy as cp  # loads in a second, and only this function needs it
 
     if divergence.cvxpy_generator is None:
@@ -319,8 +281,7 @@ def reference_robust_mean(
     else:
         constraints = [cost <= budget, new_mass == 0.0]
     problem = cp.Problem(
-        cp.Maximize((masses * levels) @ ratio + levels[-1] * new_mass),
-        [*constraints, masses @ ratio + new_mass == 1.0],
+        cp.Maximize((masses * levels) @ ratio + levels[-1] * new_mass), [*constraints, masses @ ratio + new_mass == 1.0]
     )
     try:
         problem.solve(solver=cp.CLARABEL)
@@ -365,21 +326,21 @@ def _terms(band: Band, divergence: FDivergence, method: str) -> dict[str, Any]:
 
 def variation_duals(risks: ClientRisks, budget: float) -> list[Dual]:
     """Total variation: (1 - cut)·budget + cut + E (R - cut)_+ ."""
-    return excess_duals(risks, offset=lambda cut: cut + (1.0 - cut) * min(budget, 1.0), slope=1.0)
+    return duals.excess_duals(risks, offset=lambda cut: cut + (1.0 - cut) * min(budget, 1.0), slope=1.0)
 
 
 BUILT_IN: Mapping[FDivergence, Callable[[ClientRisks, float], list[Dual]]] = {
-    CHI2: square_duals,
-    KL: exponential_duals,
-    TV: variation_duals,
-    HELLINGER2: pole_duals,
+    divergences.CHI2: duals.square_duals,
+    divergences.KL: duals.exponential_duals,
+    divergences.TV: variation_duals,
+    divergences.HELLINGER2: duals.pole_duals,
 }
 """For the divergences whose dual has one variable, from answers and a budget > 0 to duals."""
 
 
 def custom_duals(divergence: FDivergence) -> Callable[[ClientRisks, float], list[Dual]]:
     """The same for any divergence: λ·budget + κ + λ·E f*((R - κ)/λ), with a polygon below f in its place."""
-    polygon = outer_polygon(divergence.generator)
+    polygon = divergences.outer_polygon(divergence.generator)
     steepest = float(polygon.slopes[-1])
 
     def duals_of(risks: ClientRisks, budget: float) -> list[Dual]:
@@ -390,7 +351,7 @@ def custom_duals(divergence: FDivergence) -> Callable[[ClientRisks, float], list
         # The conjugate must be finite at every risk that clients may have, seen or not.
         pairs = [(multiplier, shift) for multiplier, shift in pairs if 1.0 - shift <= multiplier * steepest]
         if np.isfinite(divergence.slope_at_infinity):  # and new clients make the least such shift the best one
-            pairs += [((1.0 - shift) / steepest, shift) for shift in CUTS.tolist()]
+            pairs += [((1.0 - shift) / steepest, shift) for shift in duals.CUTS.tolist()]
         return [_conjugate_dual(risks, polygon, budget, *pair) for pair in pairs]
 
     return duals_of
@@ -410,5 +371,5 @@ def _conjugate_dual(risks: ClientRisks, polygon: Polygon, budget: float, multipl
         high=high,
         bound=lambda mean: start + mean,
         least_mean=lambda value: value - start,
-        start=float(np.mean(conjugate(UNIFORM))),
+        start=float(np.mean(conjugate(duals.UNIFORM))),
     )

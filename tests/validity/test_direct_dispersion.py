@@ -140,7 +140,9 @@ def test_measured_distances_as_a_lower_side_fail(monkeypatch, num_examples):
     monkeypatch.setattr(
         bets, "_surely_apart", lambda risks, first, second: np.abs(risks.values[first] - risks.values[second])
     )
-    monkeypatch.setattr(bets, "surely_apart", lambda size: np.abs(np.subtract.outer(*2 * [np.arange(size + 1)])) / size)
+    monkeypatch.setattr(
+        ratios, "surely_apart", lambda size: np.abs(np.subtract.outer(*2 * [np.arange(size + 1)])) / size
+    )
     drawn = networks("equal", num_networks=25, num_clients=100, num_examples=num_examples)
     found = [bets.gini(answers, DELTA / 2).lower > 1e-9 for answers in drawn]  # the truth is 0
     assert is_rejected(found, DELTA / 2)
