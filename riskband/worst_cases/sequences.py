@@ -136,10 +136,8 @@ class Sequence:
         of, said = self._of, self._said
         if answers is not None:
             if not isinstance(answers, Answered):
-                kinds = "ClientRisks, ClientChanges or ClientScores"
-                raise ValueError(
-                    f"answers must be {kinds}, got {type(answers).__name__}; or say values=, num_examples="
-                )
+                got = f"{type(answers).__name__}; or say values=, num_examples="
+                raise ValueError(f"answers must be ClientRisks, ClientChanges or ClientScores, got {got}")
             stored = answers.to_dict()
             num_missing += stored.pop("num_missing")
             columns = {name: each for name, each in stored.items() if isinstance(each, list)}
@@ -154,10 +152,8 @@ class Sequence:
             rule = f"{', '.join(other)} is asked, a number of {kind_of(other[0]).__name__}"
             raise ValueError(f"{rule}, got {of.__name__}; add those (of={kind_of(other[0]).__name__}), or ask another")
         size = max(map(np.size, columns.values()), default=0)
-        new = {
-            name: plain(np.full(size, each) if np.ndim(each) == 0 else np.asarray(each))
-            for name, each in columns.items()
-        }
+        full = {name: np.full(size, each) if np.ndim(each) == 0 else np.asarray(each) for name, each in columns.items()}
+        new = {name: plain(each) for name, each in full.items()}
         if len(set(map(len, new.values()))) != 1 or (self._columns and new.keys() != self._columns.keys()):
             got = ", ".join(f"{len(each)} {name}" for name, each in new.items()) or "nothing"
             known = ", ".join(self._columns or new or ["values", "num_examples"])
