@@ -31,7 +31,7 @@ def at_the_limit(certificate, rng, num_clients=K):
     if certificate in (MEAN, WORST):
         return rb.ClientRisks(rng.binomial(1, 0.2, num_clients).astype(float), 1000, binary=False)
     if certificate is OBSERVED:
-        return rb.ClientRisks(np.where(rng.random(num_clients) < 0.1, 0.3, 0.28), N, binary=True)
+        return rb.ClientRisks(np.where(rng.random(num_clients) < 0.1, 0.3, 0.28), 100, binary=True)
     bad = 0.3 if certificate is SHARE else 0.9
     risks = np.where(rng.random(num_clients) < 0.1, bad, 0.2999 if certificate is SHARE else 0.0999)
     return rb.ClientRisks(rng.binomial(N, risks) / N, N, binary=True)
