@@ -159,3 +159,17 @@ def test_a_page_can_be_made_and_verified(folder, capsys):
     said = re.sub(r"<[^>]+>", "", (folder / "page.html").read_text())
     assert "χ² divergence of the target network from the source network is at least" in said
     assert "the mean risk of the target network" in said.partition("Who was measured")[0]  # not a distance of 0
+
+
+def test_ledgers_of_two_runs_say_their_numbers_of_examples(folder, capsys):
+    header = {"schema": "riskband.ledger/2", "hashes": {}, "config": {"privacy": ""}}
+    fields = {"loss": "zero_one", "code_hash": "c", "model_hash": "m", "group": None, "num_examples": 100}
+    for name in ("source", "few"):
+        entries = [{"client_id": f"{name} {k}", "risk": risk, **fields} for k, risk in enumerate(LOSSES[name])]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in [header, *entries]))
+    assert shift("source.csv", "few.csv", "--budget", 0.1) == 0
+    expected = capsys.readouterr().out
+    assert main(["shift", "source.jsonl", "few.jsonl", "--budget", "0.1"]) == 0
+    assert capsys.readouterr().out == expected
+    assert main(["shift", "source.csv", "few.jsonl", "--client", "site"]) == 2
+    assert "--num-examples must say how many examples are behind each mean" in capsys.readouterr().err

@@ -32,7 +32,7 @@ _OF_ESTIMATES = (
 
 def run(options: argparse.Namespace) -> int:
     """Read the tables, certify what they say of the target network, print that, and write what was asked for."""
-    wanted, past = wanted_of(options, options.num_examples), _files(options.past)
+    wanted, past = wanted_of(options, options.num_examples or "1"), _files(options.past)
     files = [options.source, *([options.target] if options.target else []), *past]
     problems = problems_of(
         [
@@ -43,6 +43,8 @@ def run(options: argparse.Namespace) -> int:
         ]
     )
     problems += output_problems(files, options.out)
+    if options.num_examples is None and not all(each.endswith(".jsonl") for each in files):
+        problems.append("--num-examples must say how many examples are behind each mean; the ledger of a run knows it")
     if (options.target is None) != bool(past):
         problems.append("give either one TARGET, or earlier networks by --past; they are two questions")
     if past and (options.out or options.require or options.budget):
@@ -83,14 +85,14 @@ def _say_next(options: argparse.Namespace, source: rb.ClientRisks, past: dict[st
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Tell the parser of the sub-command what it takes."""
-    parser.usage = "riskband shift SOURCE (TARGET | --past FILE ...) --num-examples N|COLUMN [options]"
+    parser.usage = "riskband shift SOURCE (TARGET | --past FILE ...) [--num-examples N|COLUMN] [options]"
     add = parser.add_argument
-    add("source", help="table with one row per client of the source network", metavar="SOURCE")
+    add("source", help="table with one row per client of the source network, or the ledger of a run", metavar="SOURCE")
     add("target", help="the same of some clients of the target network", metavar="TARGET", nargs="?")
     past = "tables of earlier networks, or a folder of them: what is estimated of the next one"
     add("--past", help=past, metavar="FILE", **AGAIN, nargs="+")
     add("--alpha", type=float, default=0.1, help="with --past: probability that the next is larger (default: 0.1)")
-    add("--num-examples", required=True, metavar="N|COLUMN", help="examples behind each mean")
+    add("--num-examples", metavar="N|COLUMN", help="examples behind each mean, but for ledgers of runs (.jsonl)")
     add_columns(parser)
     add("--answered-by", type=spelled, choices=ANSWERED_BY, default="fresh", help="as for certify (default: fresh)")
     add("--delta", type=float, default=0.05, help="probability that anything certified fails (default: 0.05)")
