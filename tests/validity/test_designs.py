@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from scipy.stats import binom, multinomial
+from scipy.stats import binom, hypergeom, multinomial
 
 import riskband as rb
 
@@ -186,3 +186,21 @@ def test_silent_clients_taken_to_be_missing_at_random_are_false():
             answers = risks_of(400 - silent_ones - bad, bad, num_missing=silent_ones, missing=missing)
             false[missing] += rb.mean_bound(answers, delta=DELTA).value < LOW + (HIGH - LOW) * 0.4
     assert (false["ignore"], false["odds:1.2"] > 40, false[f"odds:{ODDS}"] <= 10) == (50, True, True)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_finite_strata_without_replacement(name):
+    """Of 8 and 12 clients 6 and 3 are asked; over all numbers of bad ones in both, the number of all 20 is bounded."""
+    (limit, truth), sizes, asked = NUMBERS[name], (8, 12), (6, 3)
+    labels = np.repeat(["a", "b"], asked)
+    found = np.empty((asked[0] + 1, asked[1] + 1))
+    for i, j in np.ndindex(found.shape):
+        kinds = np.concatenate([np.arange(asked[0]) < i, np.arange(asked[1]) < j])
+        design = {"strata": labels, "shares": {"a": 0.4, "b": 0.6}}
+        found[i, j] = limit(rb.ClientRisks(np.where(kinds, HIGH, LOW), EXAMPLES, False, design=design))
+    chances = []
+    for bad in np.ndindex(sizes[0] + 1, sizes[1] + 1):
+        first, second = (hypergeom.pmf(np.arange(n + 1), m, b, n) for n, m, b in zip(asked, sizes, bad, strict=True))
+        is_false = found < float(truth(np.float64(sum(bad) / 20))) - 1e-9
+        chances.append(float(first @ is_false @ second))
+    assert max(chances) <= DELTA
