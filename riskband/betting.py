@@ -44,12 +44,12 @@ LARGEST_SHARE_OF_TAILS = 0.99  # the same where outcomes are mostly small, stake
 _ALWAYS_CHOSEN, _CHOSEN_AGAIN = 200, 1.01  # clients; beyond, the ratio of their numbers at which a dual is chosen
 _WEIGHT_OF_START = 0.3  # in clients
 _KEPT_ALONE = 0.1  # of each of two gamblers: less gains next to nothing, and one alone would need far more capital
-_MANY, _NUM_STEPS = 20_000, 36  # clients for whom a limit is not found by so many halvings, but in fewer tries
+_MANY, NUM_STEPS = 20_000, 36  # clients for whom a limit is not found by so many halvings, but in fewer tries
 _MOST_AT_ONCE = 1_000_000  # numbers of one kind in the memory beyond what is kept
 _USUAL_MEAN = 0.25  # of losses: where it is theirs, stakes on the mean of others are the sharpest
 # An integral whose logarithm is concave, to eight digits: up to 12 standard deviations around the largest term.
 _NUM_NEWTON, _STEP_OF_TIME, _NUM_TIMES = 3, 1.0 / 3.0, 36
-_TIE = 1e-12  # what promises no more than so much more than another dual, by rounding perhaps, is not chosen for it
+TIE = 1e-12  # what promises no more than so much more than another dual, by rounding perhaps, is not chosen for it
 _MOST_COUNTED = 2e7  # numbers of equal answers in memory
 
 
@@ -81,6 +81,23 @@ class Dual:
             lambda value: (least_mean(value) - low) / width,
             0.5 if start is None else float(np.clip((start - low) / width, 0.0, 1.0)),
         )
+
+    def promise(
+        self, sums: FloatArray, squares: FloatArray, num_clients: IntArray, *, rate: FloatArray | float
+    ) -> tuple[FloatArray, FloatArray]:
+        """What it promises after so many clients, by the sums of their outcomes and of the squares; and the variance.
+
+        It is its bound at their mean outcome and the slack that bets will leave above that, of which `rate` is
+        log(1/delta) for each client. Without the slack it would often be a dual whose outcomes are mostly next to 0,
+        sharp at their mean and far from it.
+        """
+        mean, square = (
+            (_WEIGHT_OF_START * start + total) / (_WEIGHT_OF_START + num_clients)
+            for total, start in ((sums, self.start), (squares, self.start**2))
+        )
+        variance = np.maximum(square - mean**2, 0.0)
+        slack = np.maximum(np.sqrt(2.0 * rate * variance), rate)
+        return np.asarray(self.bound(np.minimum(mean + slack, 1.0))), variance
 
 
 class Played(NamedTuple):
@@ -188,25 +205,15 @@ def _play(duals: Sequence[Dual], kinds: _Kinds, orders: IntArray, delta: float) 
 def _best_by_the_past(
     duals: Sequence[Dual], kinds: _Kinds, orders: IntArray, delta: float
 ) -> tuple[IntArray, FloatArray]:
-    """For each client the dual that promises most by the clients before it, or by a few clients less, and the bet.
-
-    What it promises is its bound at their mean outcome and the slack that bets will leave above that. Without the slack
-    it would often be a dual whose outcomes are mostly next to 0, sharp at their mean and far from it.
-    """
+    """For each client the dual that promises most by the clients before it, or by a few clients less, and the bet."""
     times, rate = _times_of_choice(orders.shape[1]), np.log(1.0 / delta) / orders.shape[1]
     summed = _summing(kinds, orders, times)
     best, bets = np.full((len(orders), times.size), np.inf), np.zeros((len(orders), times.size))
     chosen = np.zeros(best.shape, dtype=np.intp)
     sums = zip(summed(dual.outcomes for dual in duals), summed(np.square(dual.outcomes) for dual in duals), strict=True)
     for index, (dual, of_both) in enumerate(zip(duals, sums, strict=True)):
-        mean, square = (
-            (_WEIGHT_OF_START * start + total) / (_WEIGHT_OF_START + times)
-            for total, start in zip(of_both, (dual.start, dual.start**2), strict=True)
-        )
-        variance = np.maximum(square - mean**2, 0.0)
-        slack = np.maximum(np.sqrt(2.0 * rate * variance), rate)
-        promise = np.asarray(dual.bound(np.minimum(mean + slack, 1.0)))
-        is_better = promise < best - _TIE
+        promise, variance = dual.promise(*of_both, times, rate=rate)
+        is_better = promise < best - TIE
         best[is_better], chosen[is_better] = promise[is_better], index
         bets[is_better] = np.sqrt(2.0 * rate * (times + 1) / (0.25 + times * variance))[is_better]
     lengths = np.diff(times, append=orders.shape[1])
@@ -421,8 +428,8 @@ def with_another(
 def _first_rejected(log_excess: Callable[[float], float], num_clients: int, *, guess: float) -> float:
     """Smallest number in [0, 1] found at which a nondecreasing function is not negative: the rejected end."""
     if num_clients > _MANY:
-        return root_from_above(log_excess, low=0.0, high=1.0, guess=min(guess, 1.0), tolerance=2.0**-_NUM_STEPS)
-    return bisect_number(lambda value: not log_excess(value) >= 0.0, low=0.0, high=1.0, num_steps=_NUM_STEPS).upper
+        return root_from_above(log_excess, low=0.0, high=1.0, guess=min(guess, 1.0), tolerance=2.0**-NUM_STEPS)
+    return bisect_number(lambda value: not log_excess(value) >= 0.0, low=0.0, high=1.0, num_steps=NUM_STEPS).upper
 
 
 @lru_cache(maxsize=8)
@@ -475,7 +482,7 @@ def betting_upper_mean(values: FloatArray, *, delta: float) -> float:
     def survives(candidate: float) -> bool:
         return not reaches_target(np.full(values.size, candidate), values, bets, delta=delta)
 
-    return bisect_number(survives, low=0.0, high=1.0, num_steps=_NUM_STEPS).upper
+    return bisect_number(survives, low=0.0, high=1.0, num_steps=NUM_STEPS).upper
 
 
 def reaches_target(

@@ -30,7 +30,7 @@ from server.studies import study_of
 from server.studies.study import Evaluation
 from strategies.asking.query import QueryStrategy
 from strategies.asking.replies import QuorumError
-from strategies.until_decided import UntilDecided
+from strategies.until_decided import Reader, UntilDecided
 
 app = ServerApp()
 
@@ -133,6 +133,7 @@ def _asking(strategy: QueryStrategy, config: RunConfig, settings: dict[str, Any]
     if config.asking.ask != UNTIL_DECIDED:
         return strategy
     batches = config.asking.model_dump(include={"batch_size", "max_clients"})
+    assert isinstance(strategy, Reader)  # of a study that can stop
     return UntilDecided(strategy.query, reader=strategy, **batches, **settings)
 
 

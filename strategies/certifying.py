@@ -114,15 +114,6 @@ class CertifyingStrategy(QueryStrategy):
             band = rb.band(source, delta=delta, sides="two")
         return found if band is None else found | certificates_of(band, rest, delta=None)
 
-    def answered(self, outcome: RoundOutcome[Any]) -> Any:
-        """Return what the answers say of the clients, in the order of `outcome.answers`."""
-        raise NotImplementedError
-
-    def concluded(self, outcome: RoundOutcome[Any], found: Mapping[str, rb.Certificate]) -> Conclusion:
-        """Return a conclusion with these certificates of what is required, by its names, and with no others."""
-        risks = self.answered(outcome)
-        return Conclusion(outcome=outcome, risks=risks, certificates=by_file(found), required=found)
-
     @property
     def who_answered(self) -> dict[str, Any]:
         """What is assumed of who answered, as keyword arguments of `riskband.ClientRisks`."""

@@ -38,11 +38,12 @@ class Comparison(CertifyingStrategy):
 
     def conclude(self, outcome: RoundOutcome[ComparisonAnswer]) -> ComparisonConclusion:
         """Return the certificates that the valid answers give; see `QueryStrategy.conclude`."""
-        found = rb.compare(self.answered(outcome), delta=self.delta, require=self.requirements)
-        return self.concluded(outcome, found.certificates)
+        changes = self.answered(outcome)
+        found = rb.compare(changes, delta=self.delta, require=self.requirements)
+        return self.concluded(outcome, changes, found.certificates)
 
     def concluded(
-        self, outcome: RoundOutcome[ComparisonAnswer], found: Mapping[str, rb.Certificate]
+        self, outcome: RoundOutcome[ComparisonAnswer], changes: rb.ClientChanges, found: Mapping[str, rb.Certificate]
     ) -> ComparisonConclusion:
         """Return a conclusion with these certificates by name, of what is required and what is not."""
         required = {name: found[name] for name in self.numbers_required if name in found}
@@ -53,5 +54,5 @@ class Comparison(CertifyingStrategy):
             risks=self.client_risks(outcome, new, loss=self.query.loss),
             certificates=others | by_file(required),
             required=required,
-            changes=self.answered(outcome),
+            changes=changes,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,12 @@ class FDivergence(BandStrategy):
     def answered(self, outcome: RoundOutcome[Any]) -> PlainAnswers:
         """Return what the answers say of the clients' risks."""
         return self.plain_risks(outcome)
+
+    def concluded(
+        self, outcome: RoundOutcome[Any], risks: PlainAnswers, found: Mapping[str, rb.Certificate]
+    ) -> Conclusion:
+        """Return a conclusion with these certificates of what is required, by its names, and with no others."""
+        return Conclusion(outcome=outcome, risks=clients_above(risks), certificates=by_file(found), required=found)
 
     def conclude(self, outcome: RoundOutcome[Any]) -> FDivergenceConclusion:
         """Return the certificates that the valid answers give; see `QueryStrategy.conclude`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from flwr.serverapp import Grid
 
@@ -17,6 +17,17 @@ from strategies.asking.replies import num_needed
 from strategies.certifying import CertifyingStrategy, Conclusion
 
 _PASSED = "its batch was looked at without it before the run was interrupted"
+
+
+@runtime_checkable
+class Reader(Protocol):
+    """What can be made of answers: the `FDivergence` or `Comparison` that would ask all clients the same."""
+
+    def answered(self, outcome: RoundOutcome[Any]) -> Any:
+        """Return what the answers say of the clients, in the order of `outcome.answers`."""
+
+    def concluded(self, outcome: RoundOutcome[Any], answers: Any, found: Mapping[str, rb.Certificate]) -> Conclusion:
+        """Return a conclusion with these certificates of what is required, by its names."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -31,7 +42,7 @@ class UntilDecided(CertifyingStrategy):
     Raises ValueError if nothing is required, or a setting of `QueryStrategy` is out of its range.
     """
 
-    reader: Any  # what reads the answers: the `FDivergence` or `Comparison` that would ask all clients the same
+    reader: Reader
     batch_size: int
     max_clients: int = 0  # not more of them are asked; 0: all
 
@@ -71,8 +82,8 @@ class UntilDecided(CertifyingStrategy):
 
     def conclude(self, outcome: RoundOutcome[Any]) -> Conclusion:
         """Return the certificates of what is required, which hold however many were asked."""
-        conclusion: Conclusion = self.reader.concluded(outcome, self._sequence(outcome).certificates)
-        return conclusion
+        answers = self.reader.answered(outcome)
+        return self.reader.concluded(outcome, answers, self._sequence(answers).certificates)
 
     def _is_over(self, found: RoundOutcome[Any], limit: int) -> bool:
         """Whether it is decided, or more have failed than a quorum of all would leave out."""
@@ -81,15 +92,14 @@ class UntilDecided(CertifyingStrategy):
             return True
         if num_answered < max(2, self.num_needed):  # nothing is certified of one client
             return False
-        sequence = self._sequence(found)
+        sequence = self._sequence(self.reader.answered(found))
         if self.on_detail is not None and sequence.gate is not None:
             said = ", ".join(f"{each.requirement} {each.verdict}" for each in sequence.gate.verdicts)
             self.on_detail(f"{self._num_taken} of at most {limit} clients asked: {said}")
         return sequence.is_decided
 
-    def _sequence(self, outcome: RoundOutcome[Any]) -> rb.Sequence:
+    def _sequence(self, answers: Any) -> rb.Sequence:
         """All answers so far in their order, which was settled before any of them came."""
-        answers = self.reader.answered(outcome)
         sequence = rb.Sequence(self.requirements, delta=self.delta, of=type(answers), order="committed")
         sequence.add(answers)
         return sequence

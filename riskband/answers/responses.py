@@ -16,7 +16,7 @@ from riskband.wording.shown import Shown
 
 MISSING = ("ignore", "worst")
 """What clients without a valid answer count as: missing at random, or the worst answer possible; "odds:3" between."""
-_ODDS = "odds:"
+ODDS = "odds:"
 
 ANSWERED_BY = ("fresh", "trainers")
 """Who answered: clients that had no part in making the model, or clients that helped to train, tune or choose it."""
@@ -119,7 +119,7 @@ class Responses:
         """By what factor the odds of answering of two clients may differ: 1 if none is missing, or at random."""
         if not self.num_missing or self.missing in MISSING:
             return np.inf if self.num_missing_worst else 1.0
-        return float(self.missing.removeprefix(_ODDS))
+        return float(self.missing.removeprefix(ODDS))
 
     @property
     def are_independent(self) -> bool:
@@ -295,6 +295,12 @@ class Answers(Shown):
         first, last = ({name: plain(getattr(self, name)) for name in names} for names in (self.stored, known))
         return {**first, **self.responses.to_dict(), **last}
 
+    def by_client(self) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+        """Return `to_dict` in two: what has an entry for each client, and what is said of all together."""
+        stored = self.to_dict()
+        columns = {name: each for name, each in stored.items() if isinstance(each, list)}
+        return columns, {name: each for name, each in stored.items() if name not in columns}
+
 
 def plain(value: Any) -> Any:
     """Return what JSON holds of a value: arrays and tuples as lists."""
@@ -306,15 +312,15 @@ def plain(value: Any) -> Any:
 def check_missing(missing: object) -> str:
     """Return what missing clients count as, odds at an end as the word for it; raises ValueError for anything else."""
     text = spelled(missing) if isinstance(missing, str) else ""
-    if not text.startswith(_ODDS):
-        return check_choice("missing", text or repr(missing), (*MISSING, f"{_ODDS}GAMMA"))
+    if not text.startswith(ODDS):
+        return check_choice("missing", text or repr(missing), (*MISSING, f"{ODDS}GAMMA"))
     try:
-        odds = float_of(text.removeprefix(_ODDS))
+        odds = float_of(text.removeprefix(ODDS))
     except ValueError:
         odds = np.nan
     if not odds >= 1.0:
-        raise ValueError(f"odds of answering must be a factor >= 1, got missing={text!r}; say {_ODDS}3, or ignore")
-    return "ignore" if odds == 1.0 else "worst" if odds == np.inf else f"{_ODDS}{in_full(odds)}"
+        raise ValueError(f"odds of answering must be a factor >= 1, got missing={text!r}; say {ODDS}3, or ignore")
+    return "ignore" if odds == 1.0 else "worst" if odds == np.inf else f"{ODDS}{in_full(odds)}"
 
 
 def check_num_missing(num_missing: object) -> int:

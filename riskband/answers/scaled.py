@@ -298,6 +298,10 @@ class ClientChanges(ScaledAnswers):
         )
         return np.asarray(above - (1.0 - right))
 
+    def lower_limits(self, eta: float) -> FloatArray:
+        """Lower confidence limits for the clients' true changes: `upper_limits` of the mirrored ones."""
+        return -self.mirrored.upper_limits(eta)
+
 
 _ONLY = ("only in the old one", "only in the new one")
 

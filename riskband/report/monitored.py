@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from riskband.answers.risks import ClientRisks
-from riskband.answers.scaled import RISK, ClientChanges, ClientScores, Scale, ScaledAnswers, scale_of
+from riskband.answers.scaled import RISK, Scale, ScaledAnswers, scale_of
 from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate
 from riskband.checks import FloatArray, IntArray, as_number, check_kind
 from riskband.functionals.functional import CrossingError
@@ -97,7 +97,7 @@ class Claim(NamedTuple):
         """The number without a shift, which clients of the network show."""
         return number_of(self.name).plain or self.name
 
-    def capital(self, answers: Answered, sizes: IntArray) -> FloatArray:
+    def capital(self, answers: Any, sizes: IntArray) -> FloatArray:
         """Return what bets against it have made of a capital of 1 after batches of these sizes."""
         if not self.points.size:
             unit = answers if isinstance(answers, ClientRisks) else answers.unit
@@ -106,7 +106,7 @@ class Claim(NamedTuple):
         for eta in (0.0,) if self.is_measured else ETAS:
             # Of a client that does not count, the limit does with probability at most eta.
             shares = self.most + eta * (1.0 - self.most)
-            limits = _good_ends(answers, eta)
+            limits = answers.lower_limits(eta) if eta else answers.values  # what a client is at least as bad as
             gains += [self._are_beyond(limits, point) - share for point, share in zip(self.points, shares, strict=True)]
             losses.append(shares)
         return capital_with_late_bets(np.array(gains), np.concatenate(losses), sizes)
@@ -114,14 +114,6 @@ class Claim(NamedTuple):
     def _are_beyond(self, limits: FloatArray, point: float) -> npt.NDArray[np.bool_]:
         is_beyond = limits < point if self.scale.is_higher_better else limits > point
         return is_beyond if self.is_strict else is_beyond | (limits == point)
-
-
-def _good_ends(answers: Any, eta: float) -> FloatArray:
-    """What each client's true number is at least as bad as, but with probability at most eta; at 0 what it measured."""
-    if not eta or isinstance(answers, ClientScores):
-        return np.asarray(answers.values)
-    is_of_changes = isinstance(answers, ClientChanges)
-    return np.asarray(-answers.mirrored.upper_limits(eta) if is_of_changes else answers.lower_limits(eta))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -379,9 +371,8 @@ def joined(parts: Sequence[Any], *, start: int = 0, stop: int | None = None) -> 
     Of several evaluations without names: a client may have been drawn in more than one of them. Raises ValueError if
     they are of several kinds.
     """
-    stored, left_out = [each.to_dict() for each in parts], ("names", "groups") if len(parts) > 1 else ()
-    columns = [name for name, each in stored[0].items() if isinstance(each, list) and name not in left_out]
-    said = [{name: one for name, one in each.items() if not isinstance(one, list)} for each in stored]
+    stored, said = zip(*(each.by_client() for each in parts), strict=True)
+    columns = stored[0].keys() - ({"names", "groups"} if len(parts) > 1 else set())
     num_missing = sum(each.pop("num_missing") for each in said)
     if any(type(each) is not type(parts[0]) for each in parts) or any(each != said[0] for each in said):
         raise ValueError(f"all answers must be of one kind, got {parts[0]!r} and others; keep those apart")

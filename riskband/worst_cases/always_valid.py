@@ -26,7 +26,7 @@ from riskband.answers.responses import FIXED_NUMBER, INDEPENDENT_CLIENTS
 from riskband.answers.risks import ClientRisks, shared_assumptions
 from riskband.answers.scaled import RISK, ClientChanges, ClientScores, ScaledAnswers
 from riskband.bands.local_steps import OBSERVED_SIZES
-from riskband.betting import LARGEST_SHARE_OF_TAILS, Dual, looks_at_the_past
+from riskband.betting import LARGEST_SHARE_OF_TAILS, NUM_STEPS, TIE, Dual, looks_at_the_past
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, IntArray, check_choice, check_delta
 from riskband.duals import tail_duals
@@ -70,9 +70,6 @@ _STAKES = np.geomspace(0.02, 30.0, 12)
 # examples or risks are far below the threshold, large ones where both is not so.
 ETAS = (0.05, 0.2, 0.5)
 _LOOKS = 1.01  # ratio of the numbers of clients at which a dual is chosen again
-_WEIGHT_OF_START = 0.3  # in clients
-_TIE = 1e-12  # what promises no more than so much more, by rounding perhaps, is not chosen for it
-_NUM_STEPS = 36
 _ENOUGH = 1e100  # what capital is above it is given away: no float overflows
 
 
@@ -246,7 +243,7 @@ def _bad_end(asked: _Asked, answers: ClientRisks | ScaledAnswers, delta: float, 
 
 
 def _smallest(is_rejected: Callable[[float], bool]) -> float:
-    return bisect_number(lambda value: not is_rejected(value), low=0.0, high=1.0, num_steps=_NUM_STEPS).upper
+    return bisect_number(lambda value: not is_rejected(value), low=0.0, high=1.0, num_steps=NUM_STEPS).upper
 
 
 def _log_peak(gains: FloatArray, largest_losses: FloatArray | float, sizes: IntArray) -> float:
@@ -288,13 +285,9 @@ def _by_the_past(duals: Sequence[Dual], delta: float, sizes: IntArray) -> IntArr
     best, chosen = np.full(looks.size, np.inf), np.zeros(looks.size, dtype=np.intp)
     rate = np.log(1.0 / delta) / np.maximum(looks, 1)
     for index, dual in enumerate(duals):
-        mean, square = (
-            (_WEIGHT_OF_START * start + np.append(0.0, np.cumsum(each))[looks]) / (_WEIGHT_OF_START + looks)
-            for each, start in ((dual.outcomes, dual.start), (dual.outcomes**2, dual.start**2))
-        )
-        slack = np.maximum(np.sqrt(2.0 * rate * np.maximum(square - mean**2, 0.0)), rate)
-        promise = np.asarray(dual.bound(np.minimum(mean + slack, 1.0)))
-        is_better = promise < best - _TIE
+        sums, squares = (np.append(0.0, np.cumsum(dual.outcomes**power))[looks] for power in (1, 2))
+        promise, _ = dual.promise(sums, squares, looks, rate=rate)
+        is_better = promise < best - TIE
         best[is_better], chosen[is_better] = promise[is_better], index
     return chosen[of_client[np.repeat(np.cumsum(sizes) - sizes, sizes)]]
 

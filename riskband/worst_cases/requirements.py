@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from riskband.answers.responses import ODDS
 from riskband.answers.risks import ClientRisks
 from riskband.answers.scaled import CHANGE, RISK, Scale, ScaledAnswers, scale_of
 from riskband.bands.band import Band, band_alone, own_delta, subject_of
@@ -453,14 +454,15 @@ def _verdict(certificates: Mapping[str, Certificate], requirement: Requirement, 
     if any(each.validity != CERTIFICATE for each in found):
         why = "an estimate decides nothing: the clients that answered helped to train the model"
         return of(verdict=NOT_DECIDED, why=why)
-    verdict, risks = requirement.verdict(lower, upper), _growing(found)
+    verdict = requirement.verdict(lower, upper)
     if verdict == PASS and any(is_budget_refuted(each, certificates) for each in found):
         return of(verdict=NOT_DECIDED, why="these answers refute the budget, so the bound says nothing of the target")
-    kept = "" if risks is None else _kept_up_to(certificates, requirement, risks)
+    kept = _kept_up_to(certificates, requirement, found)
     if verdict != NOT_DECIDED or kept:
         return of(verdict=verdict, why=kept)
     if found and all(each.is_always_valid for each in found):
         return of(verdict=verdict, why="further clients may be asked until it is decided")
+    risks = _growing(found)
     if risks is None or 2 * risks.num_clients > _LARGEST_TRIED:
         return of(verdict=verdict, why="how many clients would decide it was not estimated")
     enough, then = _enough(certificates, requirement, risks)
@@ -683,11 +685,11 @@ def _again(certificates: Mapping[str, Certificate], requirement: Requirement, ot
     return requirement.verdict(lower, upper)
 
 
-def _kept_up_to(certificates: Mapping[str, Certificate], requirement: Requirement, risks: ClientRisks) -> str:
+def _kept_up_to(certificates: Mapping[str, Certificate], requirement: Requirement, ends: Sequence[Certificate]) -> str:
     """Up to which odds of answering a requirement is decided, in words; "" where no odds were said."""
-    if risks.are_independent or risks.design is not None:
+    stored = ends[0].recipe["answers"] if ends else {}
+    if not str(stored.get("missing")).startswith(ODDS) or not stored["num_missing"]:
         return ""
-    stored = risks.to_dict()
 
     @cache
     def at(log_odds: float) -> str:

@@ -138,10 +138,8 @@ class Sequence:
             if not isinstance(answers, Answered):
                 got = f"{type(answers).__name__}; or say values=, num_examples="
                 raise ValueError(f"answers must be ClientRisks, ClientChanges or ClientScores, got {got}")
-            stored = answers.to_dict()
-            num_missing += stored.pop("num_missing")
-            columns = {name: each for name, each in stored.items() if isinstance(each, list)}
-            said = {name: each for name, each in stored.items() if name not in columns}
+            columns, said = answers.by_client()
+            num_missing += said.pop("num_missing")
             if (self._columns and not isinstance(answers, of)) or said != {**said, **self._said}:
                 raise ValueError(
                     f"all answers of a sequence must be of one kind, got {said} after {self._said}; say what holds for "
@@ -152,8 +150,7 @@ class Sequence:
             rule = f"{', '.join(other)} is asked, a number of {kind_of(other[0]).__name__}"
             raise ValueError(f"{rule}, got {of.__name__}; add those (of={kind_of(other[0]).__name__}), or ask another")
         size = max(map(np.size, columns.values()), default=0)
-        full = {name: np.full(size, each) if np.ndim(each) == 0 else np.asarray(each) for name, each in columns.items()}
-        new = {name: plain(each) for name, each in full.items()}
+        new = {name: plain(np.asarray(one) if np.ndim(one) else np.full(size, one)) for name, one in columns.items()}
         if len(set(map(len, new.values()))) != 1 or (self._columns and new.keys() != self._columns.keys()):
             got = ", ".join(f"{len(each)} {name}" for name, each in new.items()) or "nothing"
             known = ", ".join(self._columns or new or ["values", "num_examples"])
