@@ -8,17 +8,19 @@ FROM $BASE AS build
 # The CPU build of torch is a tenth of the other.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 WORKDIR /build
-COPY pyproject.toml ./
-COPY deploy/requirements.py deploy/constraints.txt deploy/
+COPY deploy/requirements.txt ./
+# With these hashes pip installs those files and no others; it compiles them, as nobody can write there later.
 RUN python -m venv /opt/venv \
-    && python deploy/requirements.py pyproject.toml > requirements.txt \
-    && /opt/venv/bin/pip install --no-cache-dir --no-compile --extra-index-url "$TORCH_INDEX" \
-        --requirement requirements.txt --constraint deploy/constraints.txt
+    && /opt/venv/bin/pip install --no-cache-dir --extra-index-url "$TORCH_INDEX" \
+        --require-hashes --requirement requirements.txt
 
 FROM $BASE
 RUN useradd --uid 1000 --create-home app
 COPY --from=build /opt/venv /opt/venv
 COPY . /app
+# Python's own image has its standard library without compiled files.
+RUN python -m compileall -q -j 0 --invalidation-mode unchecked-hash /app \
+        "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 # The root file system is read-only; what Flower and matplotlib write goes to /tmp. Dependencies are in the image:
 # nobody installs any while running.
 ENV PATH=/opt/venv/bin:$PATH \

@@ -11,7 +11,6 @@ import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -317,7 +316,7 @@ def _npz(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return archive["x"], archive["y"]
-    except (OSError, EOFError, BadZipFile, ValueError, KeyError) as error:
+    except Exception as error:  # the readers of zip files and of arrays raise many things
         raise RefusedError(
             f"an .npz file must hold the arrays x and y, got {type(error).__name__}; write it with "
             "numpy.savez(path, x=inputs, y=labels)"
@@ -382,14 +381,14 @@ def _class_of(name: str, names: list[str] | None) -> int:
 
 def _image(file: Path | io.BytesIO) -> NDArray[Any]:
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ImportError as error:
         raise RefusedError("images need pillow, which is not installed; install it, or use .npz") from error
     try:
         with Image.open(file) as image:
             # A palette's numbers mean nothing by themselves.
             return np.asarray(image if image.mode in ("L", "RGB", "RGBA") else image.convert("RGB"))
-    except (OSError, UnidentifiedImageError, ValueError) as error:
+    except Exception as error:  # pillow has a reader for each format, and each raises things of its own
         raise RefusedError(
             f"an image must be readable, got {type(error).__name__}; remove it, or save it again"
         ) from error

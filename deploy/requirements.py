@@ -1,7 +1,7 @@
 """``python requirements.py PYPROJECT``: print what a deployment installs, one requirement per line.
 
 These are the requirements of the extra ``app`` without Flower's simulation extra: Ray is a third of the environment,
-and no deployment starts it.
+and no deployment starts it. `requirements.txt` is made of them, by the command in its header.
 """
 
 from __future__ import annotations

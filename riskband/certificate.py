@@ -385,8 +385,12 @@ class Certificate(Drawn):
             several = "it holds several, so give one of its 'certificates' to Certificate.from_dict"
             remedy = several if has_several else "is this a certificate?"
             raise ValueError(f"schema must be {SCHEMA!r}, got {found!r}; {remedy}")
-        certificate = cls._from_fields(data)
-        expected = certificate.to_dict()
+        try:
+            certificate = cls._from_fields(data)
+            expected = certificate.to_dict()
+            repr(certificate), json.dumps(expected, allow_nan=False)  # who holds one can show it, and save it
+        except (LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            raise ValueError(f"a certificate needs every field of {SCHEMA}; missing or malformed: {error}") from error
         if data.keys() != expected.keys():
             wrong = ", ".join(sorted(data.keys() ^ expected.keys()))
             raise ValueError(
@@ -396,21 +400,20 @@ class Certificate(Drawn):
 
     @classmethod
     def _from_fields(cls, data: Mapping[str, Any]) -> Certificate:
-        try:
-            return cls(
-                quantity=data["quantity"],
-                value=np.inf if data["value"] is None else _numbers("value", data["value"]),
-                lower=_numbers("lower", data["lower"]) if "lower" in data else None,
-                delta=check_delta(data["delta"]),
-                method=data["method"],
-                assumptions=tuple(data["assumptions"]),
-                recipe=data["recipe"],
-                validity=data["validity"],
-                axes={name: _numbers(name, points) for name, points in data["axes"].items()},
-                details={name: _numbers(name, values) for name, values in data["details"].items()},
-            )
-        except (KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f"a certificate needs every field of {SCHEMA}; missing or malformed: {error}") from error
+        if not all(isinstance(text, str) for text in (data["quantity"], data["method"], *data["assumptions"])):
+            raise TypeError("quantity, method and assumptions must be text")
+        return cls(
+            quantity=data["quantity"],
+            value=np.inf if data["value"] is None else _numbers("value", data["value"]),
+            lower=_numbers("lower", data["lower"]) if "lower" in data else None,
+            delta=check_delta(data["delta"]),
+            method=data["method"],
+            assumptions=tuple(data["assumptions"]),
+            recipe=data["recipe"],
+            validity=data["validity"],
+            axes={name: _numbers(name, points) for name, points in data["axes"].items()},
+            details={name: _numbers(name, values) for name, values in data["details"].items()},
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Certificate:

@@ -21,7 +21,7 @@ from torch import nn
 
 from protocol.models import build_model, load_arrays, save_checkpoint
 from riskband.models.evaluation import mean_loss
-from worlds.datasets import UNREADABLE, load_dataset, npz_arrays
+from worlds.datasets import load_dataset, npz_arrays
 from worlds.shifts import check_pairs
 
 MODEL = "worlds.cifar10:network"
@@ -80,7 +80,7 @@ def load_network(npz: str | Path) -> nn.Module:
     """
     try:
         weights = npz_arrays(npz)
-    except UNREADABLE as error:
+    except Exception as error:
         raise ValueError(
             f"weights must be a readable .npz file, got {str(npz)!r} ({type(error).__name__}); "
             "write the arrays of the HDF5 file with numpy.savez, under their names with dots for slashes"

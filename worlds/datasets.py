@@ -11,7 +11,6 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -81,12 +80,8 @@ def load_dataset(name: str, *, seed: int = 0) -> BaseData:
     return data
 
 
-UNREADABLE = (OSError, EOFError, BadZipFile, ValueError, TypeError, AttributeError, KeyError)
-"""What a file of arrays may raise that is none, or holds others."""
-
-
 def npz_arrays(path: str | Path, names: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
-    """Return the arrays of an .npz file by name, all or those of these names; raises `UNREADABLE`."""
+    """Return the arrays of an .npz file by name, all or those of these names; one that is none raises many things."""
     with np.load(Path(path).expanduser(), allow_pickle=False) as archive:
         return {name: archive[name] for name in (archive.files if names is None else names)}
 
@@ -131,7 +126,7 @@ def _npz(path: str) -> BaseData:
     keys = ("x_train", "y_train", "x_test", "y_test")
     try:
         arrays = npz_arrays(path, keys)
-    except UNREADABLE as error:
+    except Exception as error:
         raise ValueError(
             f"npz:PATH must be a readable .npz file with the arrays {', '.join(keys)}, got {path!r} "
             f"({type(error).__name__}); clients resolve the path in their own process: give an absolute one"

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.checks import checked_count, checked_number, checked_seed
-from worlds.datasets import UNREADABLE, npz_arrays
+from worlds.datasets import npz_arrays
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -92,7 +92,7 @@ def load_ratings(path: str | Path = DEFAULT_FILE) -> Ratings:
             raise ValueError("users and items must be whole numbers")
         user, item = user.astype(np.int64), item.astype(np.int64)
         return Ratings(user, item, *(np.asarray(column, dtype=np.float64) for column in columns[2:]))
-    except UNREADABLE as error:
+    except Exception as error:
         raise ValueError(f"{file} must hold ratings, but: {error}; {HOW_TO_GET_IT}") from error
 
 

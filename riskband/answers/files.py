@@ -122,7 +122,7 @@ def ledger_table(path: Path) -> Table:
         is_plain = str(header["schema"]).startswith("riskband.ledger/") and not header["config"].get("privacy")
         columns = {_NAMES: "client_id", "loss": "risk", "num_examples": "num_examples"}
         frame = {name: np.array([each[key] for each in answers]) for name, key in columns.items()}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise TableError([f"{path} must be the ledger of a run that asks for losses, got {error!r}"]) from error
     if not is_plain:
         raise TableError([f"{path} must be a ledger of losses without noise; make a band of its run's answers"])
@@ -188,7 +188,7 @@ def _table(clients: Mapping[str, Mapping[str, Any]]) -> Table:
 def _read(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise TableError([f"{path} must be a JSON object, got {error}; give what the framework wrote"]) from error
 
 

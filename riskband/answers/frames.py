@@ -101,7 +101,8 @@ def numbers_or_nan(values: AnyArray) -> tuple[npt.NDArray[np.float64], dict[int,
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
+    is_huge = isinstance(value, int) and value.bit_length() > 1023  # for a float, as JSON may have it
+    return isinstance(value, Real) and not isinstance(value, (bool, np.bool_)) and not is_huge
 
 
 def refuse_missing(name: str, values: AnyArray, *, remedy: str) -> None:

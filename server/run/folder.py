@@ -154,7 +154,7 @@ class ResultFolder:
         """Return the JSON object in a file of the folder; empty if there is none to read, or it is of another run."""
         try:
             content = json.loads((self.path / name).read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
+        except (FileNotFoundError, ValueError, RecursionError):
             return {}
         if not isinstance(content, dict):
             return {}

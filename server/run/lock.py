@@ -124,7 +124,7 @@ def _holder(folder: Path) -> dict[str, Any]:
     """What is known of the run that has the folder, or had it last."""
     try:
         holder = json.loads((folder / LOCK_FILE).read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return holder if isinstance(holder, dict) and {"pid", "host", "started"} <= holder.keys() else {}
 
