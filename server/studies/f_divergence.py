@@ -13,7 +13,7 @@ from rich.table import Table
 from riskband import DIVERGENCES, Certificate
 from riskband.answers.responses import MISSING
 from riskband.plots.bands import band_figure
-from riskband.worst_cases.requirements import DIVERGENCE, TARGET_MEAN
+from riskband.worst_cases.requirements import is_of_target
 from server.sections import Names, Numbers, Rule, Section, is_distinct, one_of, rule
 from server.settings import UNTIL_DECIDED, RunConfig
 from server.studies import target_network as networks
@@ -127,7 +127,7 @@ class FDivergenceStudy(Study):
 
     def elsewhere(self, report: Mapping[str, Any]) -> Collection[str]:
         """Return the certificates of the target network."""
-        return [name for name, each in report["certificates"].items() if each["kind"] in (DIVERGENCE, TARGET_MEAN)]
+        return [name for name, each in report["certificates"].items() if is_of_target(each["kind"])]
 
     def lines(self, report: Mapping[str, Any]) -> Iterator[str]:
         """Yield how far the target network is."""
