@@ -2,8 +2,8 @@
 
     python -m benchmarks.few_shot [--networks 40]
 
-Upper bounds on the target's mean risk, on a share and on a quantile at delta = .05, 200 clients of the source and few of
-the target, 100 examples each, Beta(3, 21), as means over networks: of the source within the budget alone, of the
+Upper bounds on the target's mean risk, on a share and on a quantile at delta = .05, 200 clients of the source and few
+of the target, 100 examples each, Beta(3, 21), as means over networks: of the source within the budget alone, of the
 target's clients alone, the smaller of both at delta/2 each, and both together (`rb.target_bound`). The target is the
 source network itself, or the worst one within the budget for its mean; how often "together" is below the truth is
 counted.
@@ -76,9 +76,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", type=int, default=40)
     num_networks = parser.parse_args().networks
-    print(
-        "number | budget | target's clients | target is | source alone | target alone | smaller of both | together | false"
-    )
+    print("number | budget | of the target | it is | source alone | target alone | smaller of both | together | false")
     for number, budget in product(("mean", "share:0.2", "quantile:0.9"), (0.1, 0.2)):
         for num_target in (5, 10, 20):
             for is_worst in (False, True):

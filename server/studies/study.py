@@ -111,7 +111,9 @@ class Study(ABC):
         """Return what can be known of the unseen clients; None: nothing."""
         return unseen_clients(config, tested.models[0])
 
-    def targets(self, config: RunConfig, tested: UnderTest, show: Callable[[str], None]) -> Sequence[Any]:
+    def targets(
+        self, config: RunConfig, tested: UnderTest, conclusion: Any, show: Callable[[str], None]
+    ) -> Sequence[Any]:
         """Return networks at a known distance, if it has any; `show` takes the name of that stage."""
         return ()
 
