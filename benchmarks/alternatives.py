@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy import stats
 
 import riskband as rb
 from benchmarks.ground_truth import BetaRisks, MetaDistribution, TwoPointRisks
-from benchmarks.repaired import print_rows
 from riskband.checks import FloatArray
+from riskband.plots.bands import save_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 DELTA, NUM_EXAMPLES = 0.05, 100
 SIZES = (10, 20, 50, 200)
@@ -128,6 +131,11 @@ def ends(certificate: rb.Certificate) -> tuple[float, float]:
     return float(np.asarray(certificate.lower)), float(certificate.value)
 
 
+def published_gini(network: Network) -> tuple[float, float]:
+    """The plug-in bound of [DC], on our band."""
+    return rb.bound(rb.band(network.answers, delta=DELTA, sides="two"), "gini", method="plugin")
+
+
 MEANS: Mapping[str, Callable[[Network], float]] = {
     "all examples pooled, Clopper-Pearson": pooled_exact,
     "all examples pooled, Wilson": pooled_wilson,
@@ -145,7 +153,18 @@ NEXT: Mapping[str, Callable[[Network], float]] = {
 }
 GINI: Mapping[str, Callable[[Network], tuple[float, float]]] = {
     "bootstrap over clients": bootstrapped_gini,
+    "published [DC]": published_gini,
     "riskband": lambda net: ends(rb.dispersion_certificate(net.answers, "gini", delta=DELTA)),
+}
+
+
+# Of the figure: the other ways to pool or to resample are hardly told apart from these.
+_SHOWN: Mapping[str, tuple[str, str, str]] = {
+    "all examples pooled, Clopper-Pearson": ("examples pooled", "#c1272d", "-"),
+    "t over clients": ("t over clients", "#e69f00", "-"),
+    "bootstrap over clients": ("bootstrap over clients", "#8c6bb1", "--"),
+    "published [RE]": ("published [RE]", "#777777", ":"),
+    "riskband": ("riskband", "#0b5394", "-"),
 }
 
 
@@ -191,6 +210,31 @@ def rows(world: str, num_clients: int, num_networks: int) -> Iterator[Row]:
         yield Row(question, world, num_clients, method, share_false, allowed, width)
 
 
+def figure(made: list[Row]) -> Figure:
+    """Draw how often bounds on the mean are false, and how far they are above it on average."""
+    from matplotlib.figure import Figure
+
+    drawn = Figure(figsize=(11.0, 6.0), layout="constrained")
+    axes = drawn.subplots(2, len(WORLDS), sharex=True, sharey="row")
+    for column, (world, law) in enumerate(WORLDS.items()):
+        for method, (name, colour, dashes) in _SHOWN.items():
+            found = [each for each in made if (each.question, each.world, each.method) == ("mean", world, method)]
+            sizes = [each.num_clients for each in found]
+            style: dict[str, Any] = {"color": colour, "ls": dashes, "marker": "o", "ms": 3.0, "label": name}
+            axes[0, column].plot(sizes, [each.share_false for each in found], **style)
+            axes[1, column].plot(sizes, [each.width / law.mean_risk() for each in found], **style)
+        axes[0, column].axhline(DELTA, color="#888", lw=0.8)
+        axes[0, column].set(title=world, xscale="log", ylim=(-0.02, 0.6))
+        axes[1, column].set(yscale="log", xlabel="clients", ylim=(0.9, 12.0), yticks=(1, 2, 5, 10))
+        axes[1, column].set_xticks(SIZES, map(str, SIZES), minor=False)
+        axes[1, column].set_xticks((), minor=True)
+        axes[1, column].set_yticklabels(("1", "2", "5", "10"))
+    axes[0, 0].set_ylabel("share of networks where it is false\n(grey: the .05 allowed)")
+    axes[1, 0].set_ylabel("mean bound, over the true mean")
+    drawn.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(_SHOWN), frameon=False)
+    return drawn
+
+
 def main() -> None:
     """Print the table, and draw the figure if it is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -201,6 +245,8 @@ def main() -> None:
     print("question | clients are | K | method | false | allowed | width")
     for row in made:
         print(" | ".join(f"{each:.3f}" if isinstance(each, float) else str(each) for each in row))
+    if options.figure:
+        save_figure(figure(made), options.figure)
 
 
 if __name__ == "__main__":
