@@ -26,7 +26,10 @@ def partition_of(node_config: Mapping[str, Any]) -> int:
             "the node config must have the key 'partition-id', got none; "
             'start the SuperNode with --node-config "partition-id=0 num-partitions=...", or with a client-id and data'
         )
-    return int(node_config["partition-id"])
+    try:
+        return int(node_config["partition-id"])
+    except (ValueError, OverflowError):
+        raise ValueError("the node config's 'partition-id' must be a whole number, got another; count from 0") from None
 
 
 def checked_name(key: str, value: object) -> str:

@@ -92,5 +92,5 @@ def scenario_config(name: str) -> dict[str, Any]:
         raise ConfigError([f"there is no scenario {name!r}; use one of {known}, or a path to a .toml file"]) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"{path} must be a TOML file in UTF-8, got {error}"]) from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError([f"{path} is not valid TOML: {error}"]) from None

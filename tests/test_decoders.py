@@ -43,6 +43,7 @@ from client.privacy import privacy_from_config
 from protocol import questions, wire
 from protocol.models import load_checkpoint
 from riskband.answers.doors import Wanted
+from riskband.answers.evaluations import inspect_table, lm_eval_table
 from riskband.answers.files import read_risks
 from riskband.cli import main, verify
 from server.config import load_config
@@ -233,6 +234,14 @@ ARRAYS = (Array(np.zeros((2, 3), np.float32)), Array(np.array(7)))
 FL4HEALTH = {"host_type": "client", "rounds": {"1": {"eval_round_metrics": {"loss": 0.5}}}}
 CSV = b"client,loss,n\na,0.5,10\nb,0.25,12\n"
 HEADER = {"schema": ledger.SCHEMA, "recorded": "now", "hashes": {"model": "m", "code": "c"}, "config": {"seed": 0}}
+INSPECT = {
+    "status": "success",
+    "samples": [
+        {"id": 1, "metadata": {"user": "a"}, "scores": {"match": {"value": "C"}}},
+        {"id": 2, "metadata": {"user": "b"}, "scores": {"match": {"value": {"x": 0.5}}}},
+    ],
+}
+LM_EVAL = [{"doc_id": 1, "doc": {"subject": "a"}, "metrics": ["acc"], "acc": 1.0, "filter": "none"}]
 EVENTS = [
     {"time": "t", "event": "run_started", "round": 1},
     {"time": "t", "event": "answer_accepted", "client_id": "a"},
@@ -307,7 +316,7 @@ def readers(folder: Path) -> dict[str, Reader]:
         return read_again
 
     def of_record(value: Any, decode: Callable[..., Any], encode: Callable[[Any], RecordDict]) -> Reader:
-        return Reader((encode(value),), partial(decode, kind=type(value)), 27_000, encode, changed_record)
+        return Reader((encode(value),), partial(decode, kind=type(value)), 22_000, encode, changed_record)
 
     frame = pd.DataFrame({"client": ["a", "b"], "loss": [0.5, 0.25], "n": [10, 12]})
     of_table = partial(table, client="client", n="n")
@@ -323,7 +332,6 @@ def readers(folder: Path) -> dict[str, Reader]:
     x, y = np.zeros((4, 2, 2)), np.arange(4) % 2
     world = saved(np.savez, x_train=x, y_train=y, x_test=x, y_test=y)
     ratings = saved(np.savez, user=np.arange(4), item=np.arange(4), rating=np.ones(4), timestamp=np.arange(4))
-    state = saved(lambda file: torch.save({"w": torch.zeros(2, 3), "n": torch.tensor(1)}, file))
     scenario = (house.ROOT / "simulations" / "scenarios" / "secure.toml").read_bytes()
     queries = {name: of_record(query, wire.decode_query, wire.encode_query) for name, (query, _) in MESSAGES.items()}
     replies = {name: of_record(reply, wire.decode_answer, wire.encode_answer) for name, (_, reply) in MESSAGES.items()}
@@ -350,7 +358,7 @@ def readers(folder: Path) -> dict[str, Reader]:
         "ledger as table": Reader(
             (lines_of("loss", "loss"),),
             of_file("ledger.jsonl", table),
-            20_000,
+            10_000,
             change=changed_lines,
             reaches="riskband.answers.files.ledger_table",
         ),
@@ -380,7 +388,7 @@ def readers(folder: Path) -> dict[str, Reader]:
         "certificate": Reader(
             certificates,
             lambda message: rb.Certificate.from_json(as_text(message)),
-            30_000,
+            20_000,
             lambda found: found.to_json().encode(),
             changed_json,
             "riskband.certificate.from_json",
@@ -424,6 +432,19 @@ def readers(folder: Path) -> dict[str, Reader]:
             10_000,
             change=changed_json,
         ),
+        "inspect": Reader(
+            (INSPECT,),
+            of_file("log.json", lambda path: inspect_table(path, "metadata:user")),
+            10_000,
+            change=changed_json,
+            reaches="riskband.answers.evaluations._object",
+        ),
+        "lm_eval": Reader(
+            (LM_EVAL,),
+            of_file("samples_a_2026-01-01T00-00-00.jsonl", lambda path: lm_eval_table(path, "subject")),
+            10_000,
+            change=changed_lines,
+        ),
         "examples": Reader(
             (saved(np.savez, **examples), saved(np.savez_compressed, **examples)),
             of_file("x.npz", read_files),
@@ -445,7 +466,7 @@ def readers(folder: Path) -> dict[str, Reader]:
         "ratings": Reader((ratings,), of_file("ratings.npz", load_ratings), 5_000),
         "ratings.dat": Reader((b"1::2::5::9\n2::3::4::8\n",), of_file("ratings.dat", load_ratings), 10_000),
         "checkpoint": Reader(
-            (state,), of_file("model.pt", load_checkpoint), 5_000, reaches="protocol.models.load_checkpoint"
+            (STATE,), of_file("model.pt", load_checkpoint), 5_000, reaches="protocol.models.load_checkpoint"
         ),
         "node config": Reader((NODE_CONFIG,), read_node_config, 40_000, change=changed_config),
         "run config": Reader((default_run_config(),), load_config, 2_000, change=changed_config),
@@ -486,17 +507,26 @@ def problem_of(reader: Reader, message: Any) -> str:
 DEEP = b"[" * 100_000
 CERTIFICATE = rb.mean_bound(rb.ClientRisks([0.1, 0.2, 0.4] * 10, 100), delta=0.05).to_dict()
 ARCHIVE = saved(np.savez_compressed, x=np.zeros((30, 2)), y=np.zeros(30, np.int64))
+COLLECTION = {"schema": "riskband.certificates/1", "findings": {}, "certificates": {"mean": CERTIFICATE}}
+NOT_DECIDED = {"requirements": [], "delta": 0.05}
+STATE = saved(lambda file: torch.save({"w": torch.zeros(2, 3), "n": torch.tensor(1)}, file))
 ONCE_TAKEN_BADLY = [  # each ended in another error than ValueError, or in a value that could not be shown or saved
     ("nvflare", json.dumps({"a": {"SRV": {"loss": 10**400}}, "b": {"SRV": {"loss": 0.5}}}).encode()),
     ("nvflare", DEEP),
+    ("inspect", json.dumps(INSPECT | {"samples": [{**INSPECT["samples"][0], "id": [1]}]}).encode()),
+    ("lm_eval", json.dumps(LM_EVAL[0] | {"acc": 10**400}).encode()),
     ("ledger as table", DEEP + b"\n"),
+    ("scenario", b"seed = " + DEEP),
     ("lock", DEEP),
     ("result", DEEP),
     ("certificate", json.dumps(CERTIFICATE | {"quantity": 0.05}).encode()),
     ("certificate", json.dumps(CERTIFICATE | {"recipe": {**CERTIFICATE["recipe"], "band": -np.inf}}).encode()),
     ("certificate", json.dumps(CERTIFICATE | {"value": 1e308}).encode()),
+    ("document", json.dumps({**COLLECTION, "gate": NOT_DECIDED}).encode()),
     ("examples", ARCHIVE[:55] + b"\xff" * 8 + ARCHIVE[63:]),
     ("examples", re.sub(rb"(PK\x01\x02....)\x00", rb"\1 ", ARCHIVE)),
+    ("checkpoint", STATE.replace(b"q\x05", b"h\x99")),
+    ("node config", {"partition-id": float("inf")}),
     ("image", b"GIF87a" + b"\xff" * 4 + b"\x80\x00\x00" + b"\x00" * 6 + b"," + b"\x00" * 4 + b"\xff" * 4 + b"\x00\x02"),
 ]
 
@@ -532,7 +562,7 @@ def test_whatever_is_read_is_taken_or_refused_in_words(found: dict[str, Reader],
 @pytest.mark.parametrize(
     ("name", "message"), ONCE_TAKEN_BADLY, ids=lambda value: value if isinstance(value, str) else ""
 )
-def test_what_was_once_taken_badly(found: dict[str, Reader], name: str, message: bytes) -> None:
+def test_what_was_once_taken_badly(found: dict[str, Reader], name: str, message: Any) -> None:
     assert problem_of(found[name], message) == ""
 
 

@@ -115,14 +115,14 @@ def _table(samples: Callable[[], Iterable[_Scored]], path: Path) -> Table:
     """Mean scores and numbers of examples by client; an example that was scored several times counts once."""
     try:
         found = list(samples())
+        columns = list(dict.fromkeys(name for each in found for name in each.scores))
+        by_example: dict[tuple[str, object], dict[str, list[float]]] = {}
+        for each in found:
+            scores = by_example.setdefault((each.client, each.key), {name: [] for name in columns})
+            for name in columns:
+                scores[name].append(each.scores.get(name, np.nan))
     except (KeyError, TypeError, AttributeError) as error:
         raise TableError([f"{path} must be as the tool writes it, got a sample without {error}"]) from error
-    columns = list(dict.fromkeys(name for each in found for name in each.scores))
-    by_example: dict[tuple[str, object], dict[str, list[float]]] = {}
-    for each in found:
-        scores = by_example.setdefault((each.client, each.key), {name: [] for name in columns})
-        for name in columns:
-            scores[name].append(each.scores.get(name, np.nan))
     if not by_example or not columns:
         raise TableError([f"{path} must have samples with scores, got none; log the samples"])
     clients = np.array([client for client, _ in by_example])
@@ -138,7 +138,7 @@ def _number(value: object) -> float:
     """A score as a number; nan, which is missing, for what is none."""
     try:
         return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return np.nan
 
 

@@ -180,7 +180,8 @@ def gate_again(certificates: Mapping[str, rb.Certificate], said: Mapping[str, An
     except (KeyError, TypeError) as error:
         raise ValueError(f"the verdicts of the file cannot be read ({error!r}); was it cut?") from error
     known, bounded = by_number(certificates), (each for each in requirements if each.number.range[1] < float("inf"))
-    if not known.keys() >= set(numbers_behind(bounded)):  # what always has a certificate was left out
+    needed = set(numbers_behind(bounded))  # what always has a certificate
+    if not requirements or not known.keys() >= needed:
         return None
     gate = verdicts_on(known, requirements, delta=delta)
     spent = sum(each.delta for each in events_of(gate.certificates))
