@@ -3,6 +3,7 @@
     FOLDER/keys/ca            ca.key: signs certificates. No service reads it; keep it off line when all are signed
     FOLDER/keys/superlink     ca.crt, its certificate and key, the secret it shares with the ServerApp's process
     FOLDER/keys/serverapp     ca.crt and that secret
+    FOLDER/keys/proxy         ca.crt, its certificate and key: what SuperNodes connect to
     FOLDER/keys/operator      ca.crt and, in nodes/, the public key of every SuperNode: nothing secret
     FOLDER/keys/supernode-N   ca.crt, the key that identifies it, its certificate and key, a secret for its ClientApps
     FOLDER/keys/clientapp-N   ca.crt and that secret
@@ -13,7 +14,7 @@ the new ones. To replace a key, delete it with its certificate or public key. A 
 key only: one that was deleted stays deleted, and one whose private key is elsewhere stays as it is. For a SuperNode
 that has the marker operator/nodes/node-N.removed no key is made.
 
-Folders of keys, state and data are made for their owner alone, but for data/node-N: a container's user reads them.
+Folders of keys, state, results and data are made for their owner alone, but for data/node-N: a container's user reads them.
 """
 
 from __future__ import annotations
@@ -46,15 +47,16 @@ SERVER_DAYS = 825  # the longest that common TLS libraries accept of a server
 _CURVE = ec.SECP384R1()  # Flower accepts NIST curves for SuperNodes
 
 
-def make_deployment(folder: Path, *, num_nodes: int, names: Sequence[str] = ("superlink",)) -> None:
+def make_deployment(folder: Path, *, num_nodes: int, names: Sequence[str] = ()) -> None:
     """Make the keys and folders of a deployment with so many SuperNodes that are not there yet.
 
-    The names are DNS names or IP addresses by which SuperNodes reach the SuperLink; "localhost" and "127.0.0.1" are
-    added. Raises ValueError if there are no nodes or no names, or a key is there whose other half is not.
+    The names are DNS names or IP addresses by which SuperNodes reach the proxy, or others the SuperLink; the names of
+    both in docker-compose.yml, "localhost" and "127.0.0.1" are added. Raises ValueError if there are no nodes, a name
+    is empty, or a key is there whose other half is not.
     """
     if num_nodes < 1:
         raise ValueError(f"the number of nodes must be at least 1, got {num_nodes}; a deployment has clients")
-    if not all(names) or not names:
+    if not all(names):
         raise ValueError(f"the names of the SuperLink must not be empty, got {list(names)}; say how nodes reach it")
     keys = folder / "keys"
     for private in (keys, folder / "state", folder / "data", keys / "operator"):
@@ -62,21 +64,22 @@ def make_deployment(folder: Path, *, num_nodes: int, names: Sequence[str] = ("su
     _make_ca(keys / "ca")
     numbers = range(1, num_nodes + 1)
     servers = [
-        ("superlink", "serverapp", names),
+        ("superlink", "serverapp", ("superlink", *names)),
         *((f"supernode-{n}", f"clientapp-{n}", ("supernode",)) for n in numbers),
     ]
     for server, executor, own_names in servers:
         _make_server(keys / server, ca=keys / "ca", names=own_names)
         _make_secret(keys / server, keys / executor)
+    _make_server(keys / "proxy", ca=keys / "ca", names=("proxy", *names))
     for number in numbers:
         _make_node(keys / f"supernode-{number}", public=keys / "operator" / "nodes" / f"node-{number}.pub")
         (folder / "data" / f"node-{number}").mkdir(parents=True, exist_ok=True)
-    for user in [*(name for pair in servers for name in pair[:2]), "operator"]:
+    for user in [*(name for pair in servers for name in pair[:2]), "proxy", "operator"]:
         _write(keys / user / "ca.crt", (keys / "ca" / "ca.crt").read_bytes(), mode=0o644)
     for state in ["superlink", *(f"clientapp-{number}" for number in numbers)]:
         _make_private(folder / "state" / state)
-    for shared in ("results", "models"):
-        (folder / shared).mkdir(exist_ok=True)
+    _make_private(folder / "results")
+    (folder / "models").mkdir(exist_ok=True)
 
 
 def give(folder: Path, *, uid: int, gid: int) -> None:
@@ -197,11 +200,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m deploy.make_keys", description="Make what a deployment needs.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--nodes", type=int, default=4, help="number of SuperNodes")
-    parser.add_argument("--name", action="append", help="DNS name or IP address of the SuperLink; may be repeated")
+    parser.add_argument("--name", action="append", help="DNS name or IP address of the proxy; may be repeated")
     parser.add_argument("--owner", metavar="UID:GID", help="user and group that the services run as")
     options = parser.parse_args(arguments)
     try:
-        make_deployment(options.folder, num_nodes=options.nodes, names=options.name or ["superlink"])
+        make_deployment(options.folder, num_nodes=options.nodes, names=options.name or [])
         if options.owner:
             uid, _, gid = options.owner.partition(":")
             if not (uid.isdecimal() and gid.isdecimal()):
