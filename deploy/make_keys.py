@@ -14,7 +14,8 @@ the new ones. To replace a key, delete it with its certificate or public key. A 
 key only: one that was deleted stays deleted, and one whose private key is elsewhere stays as it is. For a SuperNode
 that has the marker operator/nodes/node-N.removed no key is made.
 
-Folders of keys, state, results and data are made for their owner alone, but for data/node-N: a container's user reads them.
+Folders of keys, state, results and data are made for their owner alone, but for data/node-N: a container's user reads
+them.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import json
 import ssl
 import sys
 from base64 import b64encode
+from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -67,8 +68,7 @@ class Visitor:
     def _signature(self) -> dict[str, str]:
         if self._key is None:
             return {}
-        with open(self._key, "rb") as file:
-            key = serialization.load_ssh_private_key(file.read(), None)
+        key = serialization.load_ssh_private_key(Path(self._key).read_bytes(), None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         time = now().isoformat()
         return {

@@ -219,7 +219,7 @@ class Stage:
         return text.replace("0.0.0.0", "127.0.0.1")
 
     def _port(self, name: str, port: str) -> int:
-        """The port that stands for one of a container: of SuperLink or proxy, of a node's network, of the service alone."""
+        """The port that stands for one of a container: one for all, for a node's network or for the service."""
         own = [network for network in self._networks_of(name) if network.startswith("node-")]
         scope = {"8000": "", "8443": "", "9094": "".join(own), "9095": name}[port]
         return self._ports.setdefault((port, scope), free_port())

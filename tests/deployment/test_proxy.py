@@ -1,6 +1,6 @@
 """The proxy before the SuperLink: what its configuration lets through to a server that notes what reached it.
 
-`test_faults.py` has the same proxy before a SuperLink. Truth from outside: the paths of Flower's own client, and HAProxy.
+`test_faults.py` has it before a SuperLink. Truth from outside: the paths of Flower's own client, and HAProxy itself.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class _Server(BaseHTTPRequestHandler):
         self.send_header("content-length", "0")
         self.end_headers()
 
-    do_GET = do_POST
+    def do_GET(self) -> None:
+        self.do_POST()
 
     def log_message(self, *arguments: object) -> None:
         pass
@@ -55,7 +56,7 @@ def superlink(keys: Path | None = None) -> Iterator[str]:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(keys / "server.crt", keys / "server.key")
             server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=[0.02])
         thread.start()
         yield f"127.0.0.1:{server.server_port}"
         server.shutdown()
