@@ -189,7 +189,9 @@ def test_clients_reach_the_proxy_and_nothing_of_the_operators(files: tuple[Path,
 @FILES
 def test_every_service_has_limits_that_the_environment_can_change(files: tuple[Path, ...]) -> None:
     limits = ("mem_limit", "cpus", "pids_limit")
-    names = [f"{who}_{what}" for who in ("SERVICE", "SUPERLINK", "SUPERNODE", "APP") for what in ("MEMORY", "CPUS", "PIDS")]
+    names = [
+        f"{who}_{what}" for who in ("SERVICE", "SUPERLINK", "SUPERNODE", "APP") for what in ("MEMORY", "CPUS", "PIDS")
+    ]
     changed = compose.load(files, dict.fromkeys(names, "7"))["services"]
     for name, spec in services(files).items():
         assert re.fullmatch(r"[1-9]\d*g", spec["mem_limit"]), name
