@@ -75,13 +75,13 @@ def test_clients_that_want_company_take_part_and_answer_nothing_else(tmp_path, d
 @pytest.mark.parametrize(
     "changes",
     [
-        {"resume": "true"},
         {"respect-query-budgets": "true"},
         {"privacy": "laplace:1"},
         {"histogram-sizes": "private", "local": "union"},
         {"histogram-sizes": "unknown"},
         {"histogram-bins": 0},
         {"secure-neighbours": 7},
+        {"secure-group-size": 2},
     ],
     ids=str,
 )
