@@ -70,6 +70,8 @@ class SecureHistogramStudy(FDivergenceStudy):
             "secure_aggregation": {
                 "num_neighbours": min(wanted, outcome.num_asked - 1),
                 "num_late_failures": len(outcome.late_failures),
+                "groups": [list(group) for group in outcome.groups],
+                "wrong_groups": [list(group) for group in outcome.wrong_groups],
                 "counts": [list(row) for row in outcome.counts],
                 # So much may the empirical risks, which are the upper ends of bins, be too large.
                 "bin_width": 1.0 / len(outcome.counts[0]),
@@ -86,3 +88,10 @@ class SecureHistogramStudy(FDivergenceStudy):
             f"{section['bin_width']:g}; each shared its secrets with {section['num_neighbours']} others"
             f"{f'; {late} fell silent after they had been counted' if late else ''}."
         )
+        if section["groups"]:
+            wrong = "; ".join(", ".join(group) for group in section["wrong_groups"])
+            who = f"in each of these someone sent a wrong vector or share: {wrong}" if wrong else "no sum was wrong"
+            yield (
+                f"That sum was wrong. {len(section['groups'])} groups were asked again, for a sum each: {who}. Clients "
+                "without an answer count as the worst."
+            )

@@ -245,7 +245,8 @@ class SecureHistogram(FDivergence):
         return self.ask(grid, self.query, arrays)
 
     def _ask_for_keys(self, grid: Grid, round: int) -> RoundOutcome[Any]:
-        check = Check(KeysQuery(self.group_size), code_hash(), self.expected_client_ids, broken_key_rules)
+        group_size = self.group_size if self.num_clients >= 2 * self.group_size else 0  # else there are no two
+        check = Check(KeysQuery(group_size), code_hash(), self.expected_client_ids, broken_key_rules)
         outcome = without_shared_keys(self._ask_without_model(grid, check, round, on_progress=self.on_progress))
         self._remember(outcome)
         return outcome

@@ -268,9 +268,11 @@ def test_a_vector_about_another_model_is_not_added():
 # Servers that ask too much.
 
 
-def test_a_client_answers_once_a_run():
-    found, grid = run(NUM)
-    assert len(found.outcome.answers) == NUM
+def test_a_client_answers_once_a_run_and_once_more():
+    """The second time as in a group, which looks like all to it."""
+    grid = Recording(NUM)
+    for _ in range(2):
+        assert len(run(NUM, grid=grid)[0].outcome.answers) == NUM
     with pytest.raises(QuorumError, match="once a run"):
         run(NUM, grid=grid)
 
