@@ -25,6 +25,10 @@ class OpenedSum:
     late_failures: tuple[Failure, ...]  # who is, and fell silent after that
     num_asked: int
 
+    def __post_init__(self) -> None:
+        if not self.clients or list(self.clients) != sorted(set(self.clients)):
+            raise ValueError(f"clients of a sum must be sorted, each once, got {len(self.clients)}")
+
     @property
     def client_id(self) -> str:
         """All of them in words."""

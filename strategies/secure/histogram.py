@@ -101,7 +101,7 @@ class SecureHistogram(FDivergence):
         digest = query.digest(version=PROTOCOL_VERSION, model_hash=sent_hash, code_hash=code_hash())
         question, rounds = MaskedQuestion(query, sent_hash, digest), count(round)
         ask = partial(self._ask_named, grid, record, rounds)
-        opened = [entry.answer for entry in self.earlier or ()]
+        opened = [entry.answer for entry in self.earlier or () if isinstance(entry.answer, OpenedSum)]
         first = opened[0] if opened else self._first_sum(self._ask_for_keys(grid, next(rounds)), ask, question)
         problem = self._problem(first, contamination=self.contamination)
         if problem is None:
