@@ -27,7 +27,7 @@ from riskband.checks import RefusedError
 
 STATE_RECORD = "secure-part"
 
-VECTOR_SENT = (CONSISTENCY, UNMASK, OVER)
+_VECTOR_SENT = (CONSISTENCY, UNMASK, OVER)
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,7 +50,7 @@ def part_of(context: Context, run_id: int, *, awaits: str | None) -> Part | None
         raise RefusedError("a run must not go on after another one of its series has begun a secure histogram")
     found = kept.part if kept is not None and kept.part.run_id == str(run_id) else None  # else of an earlier run
     now = None if found is None else found.awaits
-    begins_again = awaits is None and found is not None and found.number < MAX_HISTOGRAMS and now in VECTOR_SENT
+    begins_again = awaits is None and found is not None and found.number < MAX_HISTOGRAMS and now in _VECTOR_SENT
     if now != awaits and not begins_again:
         raise RefusedError(
             "a client takes part in a secure histogram once a run, and once more in a group, step by step; it was "

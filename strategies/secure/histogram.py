@@ -5,7 +5,7 @@ If what comes out is no histogram, somebody lied: then five more, for groups wit
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,6 +42,12 @@ from strategies.secure.secure_sum import (
 )
 
 SIZES = ("equal", "private")
+
+_WRONG = (
+    FailureReason.WRONG_SUM,
+    "the sum of its group is none of histograms: someone in it sent a wrong vector or share",
+)
+_NOT_OPENED = FailureReason.NO_SUM, "the sum of its group was not opened, since someone in it failed"
 
 
 @dataclass(frozen=True)
@@ -92,8 +98,7 @@ class SecureHistogram(FDivergence):
         If that is wrong, there are more rounds, for groups. What an interrupted run has opened is not asked again.
 
         Raises QuorumError if fewer than `num_needed` clients are in the sum, which then is not unmasked, or too few are
-        left to do so, or fewer than `num_needed` are in groups whose sums are right; WrongSumError if the sum is wrong
-        and there are no two groups.
+        left to do so, or then no group's sum is right; WrongSumError if the sum is wrong and there are no two groups.
         """
         assert isinstance(query, HistogramQuery)
         record = to_array_record(arrays)
@@ -108,11 +113,16 @@ class SecureHistogram(FDivergence):
             return _outcome(first, [first])
         groups = self._groups(first.clients, problem)
         found, failures = self._sums_of_groups(groups, opened[1:], ask, question)
-        wrong = [each.clients for each in found if self._problem(each, contamination=0)]
-        right = [each for each in found if each.clients not in wrong]
-        failures += self._without_sum(groups, right, wrong, {failure.client_id for failure in failures})
-        outcome = _outcome(first, right, failures, groups=groups, wrong_groups=tuple(wrong))
-        self._require_quorum(outcome)
+        right = {each.clients: each for each in found if self._problem(each, contamination=0) is None}
+        wrong = tuple(each.clients for each in found if each.clients not in right)
+        failed = {failure.client_id for failure in failures}
+        for group in groups:
+            if group not in right:
+                why = _WRONG if group in wrong else _NOT_OPENED
+                failures += [Failure(name, *why) for name in group if name not in failed]
+        outcome = _outcome(first, [*right.values()], failures, groups=groups, wrong_groups=wrong)
+        if not right:
+            self._require_quorum(outcome)
         return outcome
 
     def answered(self, outcome: RoundOutcome[Any]) -> Histogram:
@@ -150,7 +160,7 @@ class SecureHistogram(FDivergence):
         outcome = replace(first, answers=answers, failures=in_order([*first.failures, *rounds.failures]))
         self._require_quorum(outcome)
         try:
-            return self._opened(rounds, question, masked, outcome.failures, num_asked=outcome.num_asked)
+            return self._opened(rounds, question, masked, outcome)
         except UnmaskingError as error:
             late = [f"{failure.client_id}: {failure.detail}" for failure in rounds.late_failures[:3]]
             raise QuorumError(f"{error}. First late failures: {'; '.join(late) or 'none'}", outcome) from error
@@ -190,7 +200,7 @@ class SecureHistogram(FDivergence):
             if masked.keys() >= {*group}:
                 with suppress(UnmaskingError):
                     vectors = {name: masked[name] for name in group}
-                    found.append(self._opened(rounds, question, vectors, (), num_asked=len(group)))
+                    found.append(self._opened(rounds, question, vectors, RoundOutcome((), (), len(group))))
         return found, [*first.failures, *rounds.failures]
 
     def _secure_sum(self, keys: Mapping[str, Any], ask: Ask, groups: Iterable[Any], **more: bool) -> SecureSum:
@@ -198,47 +208,17 @@ class SecureHistogram(FDivergence):
         return SecureSum(keys, ask, groups=groups, num_neighbours=self.num_neighbours, rng=rng, **more)
 
     def _opened(
-        self,
-        rounds: SecureSum,
-        question: MaskedQuestion,
-        masked: Mapping[str, Any],
-        failures: tuple[Failure, ...],
-        *,
-        num_asked: int,
+        self, rounds: SecureSum, question: MaskedQuestion, masked: Mapping[str, Any], asked: RoundOutcome[Any]
     ) -> OpenedSum:
         """Open the sum of these vectors, and say so at once; raises UnmaskingError if too few are left."""
-        try:
+        rows = []
+        with suppress(WrongSumError):
             rows = rounds.total(question, masked).reshape(self.query.num_rows, -1).tolist()
-        except WrongSumError:
-            rows = []
         late = tuple(failure for failure in rounds.late_failures if failure.client_id in masked)
-        opened = OpenedSum(tuple(sorted(masked)), tuple(map(tuple, rows)), failures, late, num_asked)
+        opened = OpenedSum(tuple(sorted(masked)), tuple(map(tuple, rows)), asked.failures, late, asked.num_asked)
         if self.on_answer is not None:
             self.on_answer(self.query, opened, None)
         return opened
-
-    def _without_sum(
-        self,
-        groups: Sequence[tuple[str, ...]],
-        right: Iterable[OpenedSum],
-        wrong: Sequence[tuple[str, ...]],
-        failed: Collection[str | None],
-    ) -> Iterator[Failure]:
-        """Those in groups without a sum that is right who have not failed themselves."""
-        is_right = {each.clients for each in right}
-        for number, group in enumerate(groups, start=1):
-            what = f"group {number} of {len(groups)}, {len(group)} clients,"
-            reason, detail = FailureReason.NO_SUM, f"{what} was not opened, since someone in it failed"
-            if group in wrong:
-                reason = FailureReason.WRONG_SUM
-                detail = f"the sum of {what} is none of histograms: someone in it sent a wrong vector or share"
-            for name in () if group in is_right else sorted({*group} - {*failed}):
-                yield self._named(Failure(name, reason, detail))
-
-    def _named(self, failure: Failure) -> Failure:
-        """A failure of a client, with what is known of its node."""
-        node_id = self._nodes.get(str(failure.client_id))
-        return failure if node_id is None else self._node(node_id).signed(failure)
 
     def _ask_after_hello(self, grid: Grid, arrays: ArrayRecord) -> SecureOutcome:
         self.meet(grid)  # which node is which client

@@ -94,13 +94,14 @@ def test_settings_that_do_not_fit_are_refused(defaults, changes):
     assert any(str(key) in problem for key in changes for problem in error.value.problems)
 
 
+@pytest.mark.slow
 def test_one_liar_is_named_with_its_group_and_a_resumed_run_asks_nobody_again(tmp_path, defaults):
     """Each pays for two histograms, and no more is left; so a question would be refused."""
 
     def own(number):
         return {"secure-min-clients": 4, "query-budget": 2, "query-budget-file": str(tmp_path / f"{number}.sqlite")}
 
-    run = {"secure_group_size": 4, "quorum": 0.5, **SECURE}
+    run = {"secure_group_size": 4, **SECURE}
     run |= {"behaviours": {5: adding({0: 1})}, "node_configs": {number: own(number) for number in range(NUM)}}
     report = run_app(tmp_path / "run", defaults, **run)
     (group,) = report["secure_aggregation"]["wrong_groups"]
