@@ -103,6 +103,10 @@ class Sequence:
                 f"a sequence must be asked for numbers such as 'mean' or 'quantile:0.9<=0.3', got {asked!r:.80}; ask "
                 "next_clients who is next, and riskband shift of a target, after a number of clients that is fixed"
             )
+        if len(kinds := {kind_of(each).__name__ for each in self.numbers}) > 1:
+            raise ValueError(
+                f"a sequence must have answers of one kind, got {asked!r:.80} of {sorted(kinds)}; make several"
+            )
         self.delta, self.order = check_delta(delta), check_choice("order", order, ORDERS)
         self.answers: Answered | None = None
         self._of: Any = of  # a class of answers
