@@ -119,7 +119,8 @@ class SecureHistogram(FDivergence):
         return rb.HistogramRisks(query.edges, outcome.counts[0], query.num_examples, **rest)
 
     def _ask_for_keys(self, grid: Grid, round: int) -> RoundOutcome[Any]:
-        check = Check(KeysQuery(), code_hash(), self.expected_client_ids, broken_key_rules)
+        rules = partial(broken_key_rules, run_id=str(grid.run.run_id))
+        check = Check(KeysQuery(), code_hash(), self.expected_client_ids, rules)
         outcome = without_shared_keys(self._ask_without_model(grid, check, round, on_progress=self.on_progress))
         self._remember(outcome)
         return outcome
