@@ -255,9 +255,9 @@ def test_a_node_killed_in_the_middle_of_a_round_is_named_and_comes_back_with_its
     assert_ends_with(process, 0, stage)
     network = report_of(stage, "node")["network"]
     assert network["num_answered"] == NUM_CLIENTS - 1
-    # It has not answered in this run, so only its key has a name.
-    assert [(failure["node_name"], failure["reason"]) for failure in network["failures"]] == [
-        ("node-4", "node-unavailable")
+    # It has not answered in this run, but its key has its name.
+    assert [(failure["client_id"], failure["node_name"], failure["reason"]) for failure in network["failures"]] == [
+        ("client-00003", "client-00003", "node-unavailable")
     ]
     assert report_of(stage, "node")["timing"]["node_ids_of_failures"] == [own_id]
     assert network["clients_without_answer"] == ["client-00003"]
