@@ -181,27 +181,20 @@ def test_a_ledger_with_two_nodes_of_one_name_decides_nothing():
 # Registered keys.
 
 
-class Registered(InProcessGrid):
-    """A network whose operator registered keys under names: by partition; "" is none."""
+def with_keys(grid, name):
+    """A network whose operator registered the key of each node under a name, by partition; "" is none."""
+    names_of = {node_id: name(k) for k, node_id in enumerate(grid._contexts)}
+    grid.get_nodes = lambda: [NodeInfo(node_id=node_id, name=names_of[node_id]) for node_id in grid.get_node_ids()]
+    return grid
 
-    def __init__(self, registered, behaviours=None, **settings):
-        super().__init__(
-            network()._client_app, num_clients=NUM_CLIENTS, run_config={}, behaviours=behaviours, **settings
-        )
-        self.registered = [registered(k) for k in range(NUM_CLIENTS)]
 
-    def get_nodes(self):
-        here = set(self.get_node_ids())
-        return [
-            NodeInfo(node_id=node_id, name=name)
-            for node_id, name in zip(self._contexts, self.registered, strict=True)
-            if node_id in here
-        ]
+def registered(name, behaviours=None, **settings):
+    return with_keys(network(behaviours, **settings), name)
 
 
 @pytest.mark.usefixtures("idle_clock")
 def test_the_name_of_the_registered_key_is_that_of_the_client_in_every_failure():
-    grid = Registered(name_of, {2: silent, 3: raising, 4: claiming(risk=np.nan)})
+    grid = registered(name_of, {2: silent, 3: raising, 4: claiming(risk=np.nan)})
     outcome = strategy(reply_timeout=0.3).ask(grid, QUERY, ARRAYS)
     assert names(outcome) == everyone_but(2, 3, 4)
     assert [(f.client_id, f.node_name, f.reason.value) for f in outcome.failures] == [
@@ -217,7 +210,7 @@ THEFT = [{}, {"risk": 0.9}, {"risk": np.nan}]
 @pytest.mark.parametrize("lie", THEFT, ids=str)
 @pytest.mark.parametrize("is_away", [False, True], ids=["here", "away"])
 def test_a_key_answers_under_its_own_name_alone_whoever_comes_first(is_away, lie):
-    grid = Registered(
+    grid = registered(
         name_of, {3: claiming(client_id=name_of(5), **lie)}, nodes_ready_after={5: 10**6} if is_away else {}
     )
     outcome = strategy().ask(grid, QUERY, ARRAYS)
@@ -229,7 +222,7 @@ def test_a_key_answers_under_its_own_name_alone_whoever_comes_first(is_away, lie
 
 @pytest.mark.parametrize("lie", THEFT, ids=str)
 def test_a_key_without_a_name_does_not_answer_under_that_of_another_key(lie):
-    grid = Registered(lambda k: "" if k == 3 else name_of(k), {3: claiming(client_id=name_of(5), **lie)})
+    grid = registered(lambda k: "" if k == 3 else name_of(k), {3: claiming(client_id=name_of(5), **lie)})
     outcome = strategy().ask(grid, QUERY, ARRAYS)
     assert outcome.answers == tuple(expected_answer(k) for k in range(NUM_CLIENTS) if k != 3)
     (failure,) = outcome.failures
@@ -239,7 +232,7 @@ def test_a_key_without_a_name_does_not_answer_under_that_of_another_key(lie):
 
 @pytest.mark.parametrize("claim", [name_of(5), name_of(3), "somebody else"])
 def test_of_two_keys_registered_under_one_name_neither_answers_under_any(claim):
-    grid = Registered(lambda k: name_of(5 if k == 3 else k), {3: claiming(client_id=claim)})
+    grid = registered(lambda k: name_of(5 if k == 3 else k), {3: claiming(client_id=claim)})
     outcome = strategy().ask(grid, QUERY, ARRAYS)
     assert names(outcome) == everyone_but(3, 5)
     assert {failure.node_id for failure in outcome.failures} == {list(grid.get_node_ids())[k] for k in (3, 5)}
@@ -252,11 +245,31 @@ def test_of_two_keys_registered_under_one_name_neither_answers_under_any(claim):
 
 
 def test_a_key_that_is_registered_under_the_name_of_a_client_of_an_earlier_round_stops_both():
-    asking, grid = strategy(), Registered(lambda k: name_of(5 if k == 3 else k), nodes_ready_after={5: 10**6})
+    asking, grid = strategy(), registered(lambda k: name_of(5 if k == 3 else k), nodes_ready_after={5: 10**6})
     grid._behaviours = {3: claiming(client_id=name_of(5))}
     assert names(asking.ask(grid, QUERY, ARRAYS)) == everyone_but(3)  # the other key is not to be seen yet
     grid._nodes_ready_after = {}
     assert names(asking.ask(grid, QUERY, ARRAYS, round=2)) == everyone_but(3, 5)
+
+
+@pytest.mark.parametrize("greeted", [name_of(5), name_of(3)])
+def test_a_client_that_answered_before_and_is_away_is_not_missing_whoever_claims_its_name(greeted):
+    network = Network({3: greeting(client_id=greeted)}, nodes_ready_after={5: 10**6})
+    with_keys(network.grid, name_of)
+    outcome = run(network, earlier=earlier(0, 1, 2, 4, 5), quorum=0.5)
+    assert [answer.client_id for answer in outcome.answers] == [
+        name_of(k) for k in range(6) if k != 3 or greeted == name_of(3)
+    ]
+    assert reasons(outcome) == ([] if greeted == name_of(3) else [(name_of(3), "wrong-name")])
+
+
+def test_what_was_answered_before_under_a_name_of_two_keys_is_not_believed():
+    network = Network({4: greeting(client_id=name_of(1))})
+    with_keys(network.grid, lambda k: name_of(1 if k == 4 else k))
+    outcome = run(network, earlier=from_nodes(network, 1), quorum=0.5)
+    assert [answer.client_id for answer in outcome.answers] == [name_of(k) for k in (0, 2, 3, 5)]
+    assert [failure.reason for failure in outcome.failures] == ["claimed-twice"] * 2
+    assert sorted(network.asked["query.loss"]) == [0, 2, 3, 5]
 
 
 # Refusals.
@@ -293,7 +306,7 @@ def test_an_error_under_the_name_of_another_takes_nothing_from_it(code):
 
 
 def test_an_error_under_the_name_of_another_key_is_that_of_its_own():
-    outcome = strategy().ask(Registered(name_of, {3: refusing(name_of(5))}), QUERY, ARRAYS)
+    outcome = strategy().ask(registered(name_of, {3: refusing(name_of(5))}), QUERY, ARRAYS)
     assert names(outcome) == everyone_but(3)
     (failure,) = outcome.failures
     assert (failure.client_id, failure.reason, failure.claimed_name) == (name_of(3), "wrong-name", name_of(5))
