@@ -250,8 +250,9 @@ def without_shared_keys(outcome: RoundOutcome[Any]) -> RoundOutcome[Any]:
 
 
 def _keys_of(answer: secure.KeysAnswer) -> list[bytes]:
+    """Return what no two clients may send; an agreed key that looks like another's signer is none."""
     keys = answer.keys
-    return [key for key in (keys.encryption, keys.masking, keys.signer) if key]
+    return [keys.encryption, keys.masking, *([b"signer " + keys.signer] if keys.signer else [])]
 
 
 def neighbourhoods(num_clients: int, *, num_neighbours: int, rng: np.random.Generator) -> dict[int, tuple[int, ...]]:

@@ -181,6 +181,19 @@ def test_two_clients_that_sign_with_one_key_are_left_out(trusting):
     assert found.outcome.counts == counts_of(*(k for k in range(NUM) if k not in (2, 5)))
 
 
+def test_a_key_that_looks_like_anothers_signer_takes_nothing_from_it(trusting):
+    behave = changing("secure_keys", lambda record: record.update({"masking": signer, "signer": b"", "signature": b""}))
+    signer = KEYS[5].public_key().public_bytes_raw()
+    config = trusting()
+    found, _ = run(
+        NUM,
+        grid=Recording(
+            NUM, {2: behave}, lambda k: {"secure-min-clients": 3, "secure-key-file": config(k)["secure-key-file"]}
+        ),
+    )
+    assert name_of(5) in {answer.client_id for answer in found.outcome.answers}
+
+
 # What a client reads.
 
 
