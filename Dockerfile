@@ -1,4 +1,4 @@
-# The image of every service in docker-compose.yml: Python, Flower and what the app needs, as an ordinary user.
+# The image of every service in docker-compose.yml but the proxy: Python, Flower and what the app needs, as an ordinary user.
 # The app's sources are there for `certify`, `setup` and `register` (/app); servers and clients run the Flower App Bundle
 # that `certify` submits. No key is ever in it.
 
@@ -9,10 +9,17 @@ FROM $BASE AS build
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 WORKDIR /build
 COPY deploy/requirements.txt ./
-# With these hashes pip installs those files and no others; it compiles them, as nobody can write there later.
+# With these hashes pip installs those files and no others. It compiles them, as nobody can write there later; given a date,
+# by their content and not by the times of files, which the copy below changes.
 RUN python -m venv /opt/venv \
-    && /opt/venv/bin/pip install --no-cache-dir --extra-index-url "$TORCH_INDEX" \
+    && SOURCE_DATE_EPOCH=0 /opt/venv/bin/pip install --no-cache-dir --extra-index-url "$TORCH_INDEX" \
         --require-hashes --requirement requirements.txt
+
+# The image of the service `proxy`: HAProxy as Debian maintains it, its configuration and its health check.
+FROM $BASE AS proxy
+RUN apt-get update && apt-get install -y --no-install-recommends haproxy && rm -rf /var/lib/apt/lists/*
+COPY deploy/proxy.cfg deploy/healthy.py /app/deploy/
+USER 1000
 
 FROM $BASE
 RUN useradd --uid 1000 --create-home app
