@@ -143,7 +143,7 @@ class QueryBudget:
         if request.size > left:
             raise QueryBudgetError(
                 f"a query must fit the client's query budget of {self.limit} values{self.month and ' a month'}, got "
-                f"{request.size} with {max(left, 0)} left; ask for fewer radii and multipliers, or ask the client's owner"
+                f"{request.size} with {max(left, 0)} left; ask for fewer radii and multipliers, or ask its owner"
             )
 
 

@@ -62,7 +62,7 @@ def test_a_client_that_nobody_gave_a_budget_does_not_answer_about_three_hundred_
     assert "256 values a month, got 300 with 256 left" in ask(own, candidates(300), [ARRAYS])
     assert ask(own, candidates(255), [ARRAYS]).budget_left == 1
     assert ask(own).risk >= 0
-    assert "got 1 with 0 left; ask for fewer radii and multipliers, or ask the client's owner" in ask(own)
+    assert "got 1 with 0 left; ask for fewer radii and multipliers, or ask its owner" in ask(own)
     assert ask(own | {"query-budget": "none"}, candidates(300), [ARRAYS]).budget_left is None
 
 
