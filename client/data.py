@@ -32,7 +32,7 @@ ALLOW_KEY = "allow-run-dataset"
 """The node config's leave, ``true``, for a run config to name files, repositories or functions to answer from."""
 
 MODULES_KEY = "allow-modules"
-"""Of the node config: the modules and packages, separated by commas, that a message may name on a client of its own."""
+"""Of the node config: the modules and packages, separated by commas, whose code a message may name."""
 
 CLASSES_FILE = "classes.txt"
 LABEL_COLUMNS = ("label", "labels", "y", "target", "fine_label")

@@ -75,7 +75,7 @@ def test_the_largest_question_of_an_ordinary_study_fits_the_default_budget(own):
 @pytest.mark.parametrize("own", [{"data": "/x"}, {"evaluator": "m:f"}, {"client-id": "a", "allow-run-dataset": True}])
 def test_whoever_has_data_of_its_own_has_a_budget(own, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert f"{DEFAULT_LIMIT}" == "256/month"
+    assert DEFAULT_LIMIT == "256/month"
     budget = budget_from_config({"partition-id": 0, **own})
     assert (budget.limit, budget.path) == (256, tmp_path / "riskband" / "query-budget.sqlite")
     assert re.fullmatch(r"20\d\d-\d\d", budget.month)
