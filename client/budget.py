@@ -28,7 +28,7 @@ from riskband.checks import RefusedError
 LIMIT_KEY = "query-budget"
 FILE_KEY = "query-budget-file"
 
-# The largest question of an ordinary study, of 100 radii and 24 multipliers on inputs, takes 252; a bisection with its 30
+# The largest question of an ordinary study (100 radii and 24 multipliers on inputs) takes 252; a bisection with its 30
 # later rounds less than 200. As many plain losses are more models than anybody means to compare in a month.
 DEFAULT_LIMIT = "256/month"
 """The ``query-budget`` of a client with data of its own that nobody gave one."""
