@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from protocol.wire import message_type
 from strategies.asking.failures import Failure, FailureReason, Node
 from strategies.asking.replies import Check, Received, read_reply
+from strategies.asking.sizes import small_replies
 
 Replies = list[Received]
 """What came back for one message, repetitions apart."""
@@ -102,11 +103,13 @@ class Exchange:
         """Push the messages and return what came back for each, in their order: at least one entry per message."""
         self._send_more()
         self._report()
+        max_bytes = max((parcel.check.max_bytes for parcel in self.parcels), default=0)
         while not all(self._replies):
             self._send_more()
             # Only open messages are pulled: the SuperLink forgets a reply once it is delivered.
             pending = self._open_messages()
-            arrived = list(self.grid.pull_messages(pending)) if pending else []
+            with small_replies(self.grid, max_bytes=max_bytes):
+                arrived = list(self.grid.pull_messages(pending)) if pending else []
             for reply in arrived:
                 self._receive(reply)
             has_news = self._send_again() or bool(arrived)
