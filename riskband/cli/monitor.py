@@ -139,6 +139,8 @@ def _say(options: argparse.Namespace, found: Monitoring | None) -> int:
     text = json.dumps(found.to_document(), indent=1, allow_nan=False) + "\n"
     if options.out:
         _write(options.out, text)
+    if options.prometheus:
+        _write_metrics(options, found)
     if options.page:
         now = datetime.now(UTC).isoformat(sep=" ", timespec="minutes")
         about = {"Certificate": options.certificate, "Answers": options.answers, "As of": now}
@@ -146,6 +148,18 @@ def _say(options: argparse.Namespace, found: Monitoring | None) -> int:
         _write(options.page, monitor_page(found, title=Path(options.answers).stem, about=about, refresh=refresh))
     print(text if options.json else found, end="" if options.json else "\n", file=options.live, flush=True)
     return found.exit_status
+
+
+def _write_metrics(options: argparse.Namespace, found: Monitoring) -> None:
+    """Write what Prometheus reads through node_exporter's textfile collector."""
+    from prometheus_client import CollectorRegistry, Gauge, write_to_textfile  # an extra
+
+    registry, about = CollectorRegistry(), "Of clients after a certificate, see docs/monitoring.md"
+    numbers = {"alarm": found.exit_status > 0, "e_value": found.e_values[-1], "clients": found.answers.num_clients}
+    for name, number in numbers.items():
+        gauge = Gauge(f"riskband_monitor_{name}", about, ["answers"], registry=registry)
+        gauge.labels(Path(options.answers).name).set(number)
+    write_to_textfile(options.prometheus, registry)
 
 
 def _write(path: str, text: str) -> None:
@@ -171,4 +185,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--interval", type=int, default=60, metavar="SECONDS", help="between two looks, also of the page (default: 60)")
     add("--page", metavar="PAGE.html", help="write a page that refreshes itself")
     add("--out", metavar="FILE.json", help="write today's certificates, and what was found")
+    add("--prometheus", metavar="FILE.prom", help="write metrics for the textfile collector of Prometheus")
     add("--json", action="store_true", help="print what --out writes, and nothing else")

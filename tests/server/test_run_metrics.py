@@ -1,0 +1,160 @@
+"""Metrics of a run: what Prometheus reads while it lasts and afterwards, by the events that its log holds."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from riskband.flower.testing import Delivery
+from server.problems import ConfigError
+from server.run.folder import ResultFolder, read_events
+from server.run.metrics import METRICS, RunMetrics
+from strategies.asking.query import QuorumError
+from tests.server.running import raises, run_app
+
+DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "riskband.json"
+Samples = Mapping[tuple[str, ...], float]
+
+
+def free_port(address: str = "127.0.0.1") -> int:
+    with socket.socket() as found:
+        found.bind((address, 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def scraped(port: int, address: str = "127.0.0.1") -> str:
+    with urllib.request.urlopen(f"http://{address}:{port}/metrics", timeout=10) as page:
+        text: str = page.read().decode()
+        return text
+
+
+def samples(text: str) -> Samples:
+    """By name and labels but that of the run, as the client library's own parser reads them."""
+    found = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    assert {sample.labels.pop("run") for sample in found} == {"1"}
+    return {(sample.name, *sample.labels.values()): sample.value for sample in found}
+
+
+def test_metrics_are_served_while_the_run_lasts_and_are_a_file_afterwards(
+    tmp_path: Path, defaults: Mapping[str, Any]
+) -> None:
+    port, seen = free_port(), []
+
+    def look(message: Any, answer: Any) -> list[Delivery]:
+        seen.append(scraped(port))
+        return [Delivery(answer(message))]
+
+    folder, budget = tmp_path / "out", {"query-budget": 7, "query-budget-file": str(tmp_path / "budgets")}
+    wrong_name, asks = {3: {"client-id": "hospital-a"}, 4: budget}, {"respect_query_budgets": "true", "quorum": 0.8}
+    behaviours = {2: raises, 5: look}
+    report = run_app(folder, defaults, behaviours=behaviours, node_configs=wrong_name, metrics_port=port, **asks)
+
+    hello, asked = (samples(text) for text in seen)
+    assert hello["riskband_messages_sent_total", "query.hello"] == 12
+    assert ("riskband_messages_sent_total", "query.loss") not in hello
+    assert asked["riskband_messages_sent_total", "query.loss"] == 10
+    with pytest.raises(OSError, match="refused"):
+        scraped(port)
+
+    after, metrics = samples((folder / "metrics.prom").read_text()), report["metrics"]
+    events = Counter(event["event"] for event in read_events(folder / "events.jsonl"))
+    answers = report["network"]["num_answered"]
+    assert 0 <= asked["riskband_answers",] < after["riskband_answers",] == events["answer_accepted"] == answers == 10
+    assert after["riskband_answer_seconds_count",] == answers
+    took = report["timing"]["seconds"]["answers"]
+    assert 0.0 < after["riskband_answer_seconds_sum",] <= answers * took
+    failures = Counter(each["reason"] for each in report["network"]["failures"])
+    reasons = {name[1]: value for name, value in after.items() if name[0] == "riskband_failures"}
+    assert reasons == failures == {"client-raised": 1, "unknown-client": 1}
+    assert after["riskband_bytes_total", "sent"] == metrics["bytes_sent"]
+    assert after["riskband_bytes_total", "received"] == metrics["bytes_received"]
+    by_type = {kind: each["num_messages"] for kind, each in metrics["by_type"].items()}
+    assert {name[1]: value for name, value in after.items() if name[0] == "riskband_messages_sent_total"} == by_type
+    assert after["riskband_budget_left_bucket", "5.0"] == 0
+    assert after["riskband_budget_left_bucket", "10.0"] == after["riskband_budget_left_count",] == 1
+    assert after["riskband_runs_ended_total", "completed"] == 1
+
+
+def test_a_run_that_failed_says_why_and_the_resumed_one_counts_the_answers_that_it_had(
+    tmp_path: Path, defaults: Mapping[str, Any]
+) -> None:
+    settings = {"num_unseen": 0, "metrics_port": free_port()}
+    with pytest.raises(QuorumError):
+        run_app(tmp_path, defaults, behaviours=dict.fromkeys(range(4), raises), num_nodes=11, **settings)
+    found = samples((tmp_path / "metrics.prom").read_text())
+    assert (found["riskband_answers",], found["riskband_failures", "client-raised"]) == (7, 4)
+    assert found["riskband_failures", "node-missing"] == 1  # which is known in the end alone
+    assert found["riskband_runs_ended_total", "failed"] == 1
+
+    run_app(tmp_path, defaults, resume="true", behaviours={0: raises}, **settings)
+    found = samples((tmp_path / "metrics.prom").read_text())
+    assert (found["riskband_answers",], found["riskband_answer_seconds_count",]) == (11, 4)
+    assert found["riskband_failures", "client-raised"] == 1
+    assert ("riskband_failures", "node-missing") not in found
+
+
+def test_seconds_of_an_answer_are_those_since_it_was_asked_for() -> None:
+    metrics = RunMetrics("1")
+    asked = {"event": "round_asked", "type": "query.loss", "num_messages": 2, "bytes_sent": 5}
+    for second, event in ((0, asked), (3, {"event": "answer_accepted"}), (45, {"event": "answer_accepted"})):
+        metrics.count({"time": f"2026-01-01T00:00:{second:02d}+00:00", **event})
+    found = samples(generate_latest(metrics.registry).decode())
+    limits = {name[1]: value for name, value in found.items() if name[0] == "riskband_answer_seconds_bucket"}
+    assert [limits[each] for each in ("2.0", "5.0", "30.0", "60.0", "+Inf")] == [0, 1, 1, 2, 2]
+    assert found["riskband_answer_seconds_sum",] == 48
+
+
+def test_a_port_that_is_taken_or_an_address_of_others_is_refused_in_words(
+    tmp_path: Path, defaults: Mapping[str, Any]
+) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"metrics-port {port} at 127.0.0.1 must be free, got .*in use"):
+            run_app(tmp_path, defaults, metrics_port=port)
+    assert "must be free" in json.loads((tmp_path / "failed.json").read_text())["reason"]
+    assert not (tmp_path / "ledger.jsonl").exists()  # nobody was asked
+
+
+def test_from_other_machines_nothing_is_read_unless_that_is_said(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    """127.0.0.2 stands for another address of this machine."""
+    port, read = free_port(), []
+
+    def look(message: Any, answer: Any) -> list[Delivery]:
+        for address in ("127.0.0.1", "127.0.0.2"):
+            try:
+                read.append(bool(scraped(port, address)))
+            except OSError:
+                read.append(False)
+        return [Delivery(answer(message))]
+
+    for address in ({}, {"metrics_address": "0.0.0.0"}):
+        run_app(tmp_path, defaults, behaviours={1: look}, num_unseen=0, metrics_port=port, **address)
+    assert read == [True, False, True, True]
+
+
+def test_without_a_port_nothing_listens_and_nothing_is_written(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    assert (defaults["metrics-port"], defaults["metrics-address"]) == (0, "127.0.0.1")
+    run_app(tmp_path, defaults, num_unseen=0)
+    assert not (tmp_path / "metrics.prom").exists()
+
+
+def test_the_next_run_removes_the_file(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    run_app(tmp_path, defaults, num_unseen=0, metrics_port=free_port())
+    ResultFolder(tmp_path).clear()
+    assert not (tmp_path / "metrics.prom").exists()
