@@ -93,10 +93,8 @@ def _contradictions(report: Entry, header: Entry, certificates: Mapping[str, Ent
     if not (report["config"].items() <= header["config"].items() and report["hashes"] == header["hashes"]):
         yield f"{REPORT} has another configuration, or other hashes, than {LEDGER}"
     for name in sorted(report["certificates"].keys() | certificates.keys()):
-        said, made = report["certificates"].get(name, {}), certificates.get(name, {})
-        if {key: said[key] for key in said.keys() & made.keys()} != {
-            key: made[key] for key in said.keys() & made.keys()
-        }:
+        said, made = report["certificates"].get(name), certificates.get(name)
+        if not (said and made) or any(said[key] != made[key] for key in said.keys() & made.keys()):
             yield f"{REPORT} and certificates/{name}.json differ"
 
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-import shutil
 import socket
-import subprocess
-import time
 import urllib.request
 from collections import Counter
 from collections.abc import Mapping
@@ -21,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from riskband.flower.testing import Delivery
 from server.problems import ConfigError
 from server.run.folder import ResultFolder, read_events
-from server.run.metrics import METRICS, RunMetrics
+from server.run.metrics import RunMetrics
 from strategies.asking.query import QuorumError
 from tests.server.running import raises, run_app
 
@@ -148,13 +144,15 @@ def test_from_other_machines_nothing_is_read_unless_that_is_said(tmp_path: Path,
     assert read == [True, False, True, True]
 
 
-def test_without_a_port_nothing_listens_and_nothing_is_written(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+def test_nothing_listens_unless_it_is_asked_for(defaults: Mapping[str, Any]) -> None:
+    """And nothing is written then: tests/server/test_app.py knows all files of a run."""
     assert (defaults["metrics-port"], defaults["metrics-address"]) == (0, "127.0.0.1")
-    run_app(tmp_path, defaults, num_unseen=0)
-    assert not (tmp_path / "metrics.prom").exists()
 
 
-def test_the_next_run_removes_the_file(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
-    run_app(tmp_path, defaults, num_unseen=0, metrics_port=free_port())
-    ResultFolder(tmp_path).clear()
+def test_the_next_run_removes_the_file(tmp_path: Path) -> None:
+    folder = ResultFolder(tmp_path)
+    folder.clear()
+    with folder.writing("metrics.prom") as path:
+        path.write_text("riskband_answers 1\n")
+    folder.clear()
     assert not (tmp_path / "metrics.prom").exists()
