@@ -17,6 +17,7 @@ import riskband as rb
 from riskband.answers.doors import TableError, TooFewError
 from riskband.answers.files import read_risks, read_scores
 from riskband.answers.scaled import CHANGE, scale_of
+from riskband.checks import check_installed
 from riskband.cli.certify import add_columns
 from riskband.cli.report import checked
 from riskband.cli.request import named, output_problems, wanted_of
@@ -31,7 +32,8 @@ _REPORT = "report.json"  # in the folder of a run that is complete
 
 def run(options: argparse.Namespace) -> int:
     """Look at the answers, once or until there is an alarm; print what they say, and write what was asked for."""
-    problems = output_problems([options.certificate, options.answers], options.out, page=options.page)
+    more = {"page": options.page, "prometheus": options.prometheus}
+    problems = output_problems([options.certificate, options.answers], options.out, **more)
     rules = [
         (options.follow and options.json, "--json is for one look: leave --follow out, or take --out"),
         (options.interval < 1, f"--interval must be 1 second or more, got {options.interval}"),
@@ -152,6 +154,7 @@ def _say(options: argparse.Namespace, found: Monitoring | None) -> int:
 
 def _write_metrics(options: argparse.Namespace, found: Monitoring) -> None:
     """Write what Prometheus reads through node_exporter's textfile collector."""
+    check_installed("prometheus_client", extra="metrics")
     from prometheus_client import CollectorRegistry, Gauge, write_to_textfile  # an extra
 
     registry, about = CollectorRegistry(), "Of clients after a certificate, see docs/monitoring.md"

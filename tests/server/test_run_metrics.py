@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import socket
 import urllib.request
 from collections import Counter
@@ -14,22 +16,19 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+import riskband as rb
+from riskband.cli import main as command
 from riskband.flower.testing import Delivery
 from server.problems import ConfigError
 from server.run.folder import ResultFolder, read_events
-from server.run.metrics import RunMetrics
+from server.run.metrics import METRICS, RunMetrics
 from strategies.asking.query import QuorumError
+from tests.prometheus import asked, free_port, prometheus, served
 from tests.server.running import raises, run_app
+from tests.waiting import wait_until
 
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "riskband.json"
 Samples = Mapping[tuple[str, ...], float]
-
-
-def free_port(address: str = "127.0.0.1") -> int:
-    with socket.socket() as found:
-        found.bind((address, 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def scraped(port: int, address: str = "127.0.0.1") -> str:
@@ -156,3 +155,82 @@ def test_the_next_run_removes_the_file(tmp_path: Path) -> None:
         path.write_text("riskband_answers 1\n")
     folder.clear()
     assert not (tmp_path / "metrics.prom").exists()
+
+
+# The dashboard.
+
+QUERIES = [
+    target["expr"].replace("$run", ".*")
+    for panel in json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
+    for target in panel["targets"]
+]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory, defaults: Mapping[str, Any]) -> Path:
+    """What a run with failures and budgets left, and what `riskband monitor` wrote of further clients."""
+    folder = tmp_path_factory.mktemp("exported")
+    budget = {4: {"query-budget": 7, "query-budget-file": str(folder / "budgets")}}
+    settings = {"num_unseen": 0, "respect_query_budgets": "true", "metrics_port": free_port()}
+    run_app(folder, defaults, behaviours={2: raises}, node_configs=budget, **settings)
+    (folder / "fleet.csv").write_text("client,loss\n" + "".join(f"c{k},0.9\n" for k in range(40)))
+    before = folder / "before.json"
+    rb.mean_bound(rb.ClientRisks([0.1, 0.2] * 50, 100), delta=0.05).save(before)
+    options = ["--num-examples", "100", "--prometheus", str(folder / "monitor.prom")]
+    assert command(["monitor", str(before), str(folder / "fleet.csv"), *options]) == 4
+    return folder
+
+
+def names_in(text: str) -> set[str]:
+    return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
+
+
+def test_what_the_monitor_found_is_a_file_for_prometheus(exported: Path) -> None:
+    families = text_string_to_metric_families((exported / "monitor.prom").read_text())
+    found = {sample.name: sample for family in families for sample in family.samples}
+    assert {name: sample.value for name, sample in found.items() if "e_value" not in name} == {
+        "riskband_monitor_alarm": 1,
+        "riskband_monitor_clients": 40,
+    }
+    assert found["riskband_monitor_e_value"].value >= 20
+    assert all(sample.labels == {"answers": "fleet.csv"} for sample in found.values())
+
+
+def test_every_query_of_the_dashboard_is_about_a_metric_that_is_exported(exported: Path) -> None:
+    found = names_in((exported / "metrics.prom").read_text() + (exported / "monitor.prom").read_text())
+    named = {name for query in QUERIES for name in re.findall(r"riskband_\w+", query)}
+    assert named <= found
+    # And every metric is shown, but for the parts of a histogram, and how many clients the monitor has.
+    shown = {name for name in found if not name.endswith(("_count", "_sum", "_created"))}
+    assert shown - named == {"riskband_monitor_clients"}
+    assert {f"riskband_{name}" for name in METRICS} <= {re.sub("_(total|bucket)$", "", name) for name in shown}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed (apt install prometheus)")
+def test_prometheus_has_an_answer_to_every_query_of_the_dashboard(exported: Path, tmp_path: Path) -> None:
+    with served(exported) as port, prometheus(tmp_path, {"/metrics.prom": port, "/monitor.prom": port}) as address:
+        for query in QUERIES:
+            wait_until(lambda query=query: asked(address, query), timeout=30, what=lambda query=query: query)
+        (median,) = asked(address, QUERIES[3])
+        assert 0.0 <= float(median["value"][1]) < 60.0
+        left = asked(address, next(query for query in QUERIES if "budget_left" in query))
+        assert {each["metric"]["le"]: each["value"][1] for each in left}["10.0"] == "1"
+
+
+def test_the_dashboard_is_whole() -> None:
+    """What Grafana needs to import it: ids that differ, panels that do not overlap, a data source to choose."""
+    dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    panels = dashboard["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels) == 8
+    cells = Counter(
+        (x, y)
+        for place in (panel["gridPos"] for panel in panels)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    )
+    assert set(cells.values()) == {1}
+    assert max(x for x, _ in cells) == 23  # Grafana's grid has 24 columns
+    variables = {each["name"] for each in dashboard["templating"]["list"]}
+    assert variables == {"datasource", "run"}
+    assert all(target["datasource"]["uid"] == "${datasource}" for panel in panels for target in panel["targets"])
