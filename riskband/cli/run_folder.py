@@ -40,7 +40,7 @@ def checks_of_run(folder: Path, certificates: Mapping[str, Entry]) -> Iterator[t
         is_cut = (folder / REPORT).exists()
         yield "run_complete", [f"{EVENTS} does not end with the run, whose {REPORT} is there"] if is_cut else None
         return
-    names = {*files, *(f"certificates/{each}.json" for each in certificates)}
+    names = {REPORT, *files, *(f"certificates/{each}.json" for each in certificates)}
     found = {name: sha256((folder / name).read_bytes()).hexdigest() for name in names if (folder / name).is_file()}
     others = sorted(name for name in names if found.get(name) != files.get(name))
     yield "files_unchanged", [f"{name} was changed, added or removed" for name in others]

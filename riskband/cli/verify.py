@@ -33,9 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Tell the parser of the sub-command what it takes."""
     what = "certificates, a report page (.html) that holds them, or the folder of a run"
     parser.add_argument("file", metavar="FILE.json", help=what)
-    parser.add_argument(
-        "--expect", metavar="HASH", help="of the last event of a run, as it was said when it was verified"
-    )
+    parser.add_argument("--expect", metavar="HASH", help="of a run's last event, as it was said before")
     parser.add_argument("--json", help="print the outcome as JSON, and nothing else", action="store_true")
 
 

@@ -424,6 +424,19 @@ def test_what_was_changed_with_all_hashes_is_named_and_the_last_hash_is_another(
     assert said[-1].endswith(f"NOT THE EXPECTED {known}")
 
 
+def test_a_report_that_is_not_on_the_list_of_files_is_named(folder: Path, verified: Callable[..., Said]) -> None:
+    """Its hash, and with that all that it says, would be checked by nobody."""
+    improve_the_bound_in_the_report(folder)
+    lines = lines_of(folder / "events.jsonl")
+    last = json.loads(lines[-1])
+    del last["files"]["report.json"]
+    (folder / "events.jsonl").write_bytes(b"".join([*lines[:-1], json.dumps(last).encode() + b"\n"]))
+    with_hashes_that_fit(folder)
+    said = verified(folder)
+    assert said.status == 1
+    assert "files unchanged: report.json was changed, added or removed" in said
+
+
 def test_who_rewrites_all_of_it_is_found_by_the_last_hash_alone(
     folder: Path, honest: Path, verified: Callable[..., Said], defaults: Mapping[str, Any]
 ) -> None:
@@ -460,10 +473,6 @@ def no_recipe(folder: Path) -> None:
 
 def no_hash(folder: Path) -> None:
     changed(folder, "report.json", lambda report: report.pop("hashes"))
-
-
-def files_are_a_list(folder: Path) -> None:
-    edit(folder / "events.jsonl", len(lines_of(folder / "events.jsonl")), '"files": {', '"files": [], "others": {')
 
 
 def brackets(folder: Path) -> None:
