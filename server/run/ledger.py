@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from functools import cache
+from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,7 +29,8 @@ from strategies.asking.resume import EarlierAnswer, OpenedSum
 Value = TypeVar("Value")
 
 SCHEMA = "riskband.ledger/2"
-NOT_PART_OF_A_RUN = ("output-dir", "node-timeout", "reply-timeout", "resume", "max-clients")
+_METRICS = ("metrics-port", "metrics-address")
+NOT_PART_OF_A_RUN = ("output-dir", "node-timeout", "reply-timeout", "resume", "max-clients", *_METRICS)
 """Keys of the configuration that may change when a run is resumed: they do not change what it finds, but how far it
 goes until it is decided, which its certificates allow."""
 
@@ -53,16 +55,23 @@ class Ledger:
         # did not note it.
         self.recorded: str | None = datetime.now(UTC).isoformat(timespec="seconds")
         self.earlier: tuple[EarlierAnswer, ...] | None = None  # what a resumed ledger held, in order of arrival
+        self._sha256 = sha256()
         if resume:
             self.recorded, self.earlier = _earlier(path, header)
             cut_torn_line(path)
-            self._file = path.open("a", encoding="utf-8", newline="\n")
+            self._sha256.update(path.read_bytes())
+            self._file = path.open("ab")
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
             path.rename(first_free(path))
-        self._file = path.open("x", encoding="utf-8", newline="\n")
+        self._file = path.open("xb")
         self._write({"schema": SCHEMA, "recorded": self.recorded, **header})
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the file so far, as `sha256sum` says it."""
+        return self._sha256.hexdigest()
 
     def append(self, query: questions.Query, answer: questions.Answer, *, node_id: int | None = None) -> None:
         """Write one answer to a question, and the node that it came from; it is on the disk when this returns."""
@@ -80,9 +89,11 @@ class Ledger:
         self._file.close()
 
     def _write(self, entry: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(entry, allow_nan=False) + "\n")
+        line = json.dumps(entry, allow_nan=False).encode() + b"\n"
+        self._file.write(line)
         self._file.flush()
         os.fsync(self._file.fileno())
+        self._sha256.update(line)
 
 
 def read_ledger(path: Path) -> tuple[dict[str, Any], tuple[questions.Answer, ...]]:

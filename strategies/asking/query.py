@@ -68,6 +68,7 @@ class QueryStrategy(Strategy):
     # later. A contested client id is known only at the end of the round, so a ledger may hold answers that the outcome
     # refuses: there, a name under different answers must not be believed.
     on_answer: Callable[[Any, Any, Any], None] | None = None
+    on_hello: Callable[[Any, Any, int], None] | None = None  # the same for each answer to a hello
     # Called with a `Progress` after the push and whenever replies came in.
     on_progress: Callable[[Progress], None] | None = None
     on_detail: Callable[[str], None] | None = None  # called with a line about how far a strategy of many rounds is
@@ -128,7 +129,7 @@ class QueryStrategy(Strategy):
         `protocol.questions.HelloQuery`.
         """
         check = Check(HelloQuery(question), code_hash(), self.expected_client_ids)
-        outcome = self._ask_without_model(grid, check, 0, return_timeout=self.node_timeout)
+        outcome = self._ask_without_model(grid, check, 0, return_timeout=self.node_timeout, on_answer=self.on_hello)
         self._remember(outcome)
         return self._earlier.with_names(outcome)
 
