@@ -40,6 +40,7 @@ FAULT_EVERY = 15.0  # seconds between faults, on average: several in each run
 RESTART_AFTER = (
     5.0  # seconds: a node that was killed is refused for about a minute, and each start takes seconds of CPU
 )
+DECKS = 3  # The SuperLink is left alone in two of three, so that its memory is seen over minutes.
 MAX_FAULTY_ATTEMPTS = 3  # of one run, so that it ends; then the faults pause
 MAX_ATTEMPTS = 15
 WARM = 60.0  # seconds after a start of the SuperLink in which its memory may grow
@@ -179,6 +180,7 @@ class Soak:
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
         self.deck: list[Fault] = []
+        self.num_decks = 0
         self.next_fault = time.monotonic()
         self.is_calm = False
 
@@ -204,7 +206,9 @@ class Soak:
     def begin(self, now: float) -> None:
         """Begin the next fault of a shuffled deck, unless its services are under one already."""
         if not self.deck:
-            self.deck = [self.faults[index] for index in self.rng.permutation(len(self.faults))]
+            kinds = [each for each in self.faults if self.num_decks % DECKS == 0 or "superlink" not in each.services]
+            self.deck = [kinds[index] for index in self.rng.permutation(len(kinds))]
+            self.num_decks += 1
         fault, number = self.deck.pop(), self.rng.integers(1, self.num_clients + 1)
         names = tuple(name.format(number) for name in fault.services)
         seconds = self.rng.uniform(1.0, 30.0)
@@ -213,6 +217,11 @@ class Soak:
             self.counts[fault.what] += 1
             for name in names:
                 fault.begin(self.stage, name)
+
+    def is_up(self, name: str) -> bool:
+        """Whether a service is well and not meant to be down."""
+        down = {each for _, fault, names in self.under if fault.is_down for each in names}
+        return name not in down and self.stage.processes[name].poll() is None and self.stage.is_healthy(name)
 
     def weigh(self, now: float) -> None:
         """Note how much memory the SuperLink has."""
@@ -235,7 +244,7 @@ class Soak:
         """Megabytes an hour, the same in all lives of the SuperLink."""
         around = [life - life.mean(axis=0) for life in self.warm_memory()]
         if not around:
-            return float("nan")
+            return float("nan")  # no life was long enough
         times, sizes = np.concatenate(around).T
         return float(3600.0 * (times @ sizes) / (times @ times))
 
@@ -254,6 +263,8 @@ def finish(soak: Soak, name: str, *, deadline: float) -> tuple[int, int]:
     ledger, seen, num_lost = soak.results(name) / LEDGER_FILE, list[str](), 0
     for attempt in range(MAX_ATTEMPTS):
         soak.is_calm = attempt >= MAX_FAULTY_ATTEMPTS or time.monotonic() > deadline
+        while not all(map(soak.is_up, ("superlink", "serverapp"))):
+            soak.tick()  # as `docker compose run` waits for what certify depends on
         options = ["--seed", str(soak.seed * 1000 + int(name)), "--out", f"/results/{name}"]
         options += ["--resume"] if lines_of(ledger) else []
         process = soak.stage.start("certify", "quickstart", *options, "--set", *SETTINGS, *WAITING)
@@ -263,7 +274,8 @@ def finish(soak: Soak, name: str, *, deadline: float) -> tuple[int, int]:
             num_lost += len(set(seen) - set(lines))
             seen = lines
         answered = {answer.client_id for answer in read_ledger(ledger)[1]} if lines_of(ledger) else set()
-        print(f"run {name}, attempt {attempt + 1}: exit {process.returncode}, {len(answered)} answers", flush=True)
+        reason = "" if process.returncode == 0 else soak.stage.tail("certify", num_lines=2)
+        print(f"run {name}, attempt {attempt + 1}: exit {process.returncode}, {len(answered)} answers {reason}")
         if process.returncode == 0 and len(answered) >= soak.num_clients - 1:
             return attempt, num_lost
         rest = time.monotonic() + RESTART_AFTER
