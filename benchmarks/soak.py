@@ -46,7 +46,7 @@ MAX_ATTEMPTS = 15
 WARM = 60.0  # seconds after a start of the SuperLink in which its memory may grow
 LIMIT = 100_000
 SETTINGS = ("num-unseen=0", "training-epochs=1", "thresholds=10", "examples-per-client=40", "quorum=0.5")
-WAITING = ("node-timeout=20", "reply-timeout=90.0")
+WAITING = ("node-timeout=20", "reply-timeout=180.0")
 HOSTILE = """
 import sys
 sys.path.append({root!r})
@@ -54,11 +54,13 @@ import numpy as np
 from flwr.clientapp import ClientApp
 from tests.strategies.mutations import HARMFUL, pick
 honest = ClientApp.__call__
+def a_stolen_name(rng, content, name):
+    content["answer"]["client-id"] = "client-00000"
 def hostile(app, message, context):
     reply, kind = honest(app, message, context), message.metadata.message_type.removeprefix("query.")
     if not reply.has_error():
         rng = np.random.default_rng([context.run_config["seed"], len(kind)])
-        pick(rng, HARMFUL[kind])(rng, reply.content, "")
+        pick(rng, (a_stolen_name, *HARMFUL[kind]))(rng, reply.content, "")
     return reply
 ClientApp.__call__ = hostile
 """
@@ -111,14 +113,6 @@ class Outcome:
         return "\n".join(["| what | |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows.items())])
 
 
-def kill(stage: Stage, name: str) -> None:
-    stage.kill(name)
-
-
-def stop(stage: Stage, name: str) -> None:
-    stage.stop(name)
-
-
 def hold(stage: Stage, name: str) -> None:
     stage.signal(name, signal.SIGSTOP)
 
@@ -150,13 +144,13 @@ def make_room(stage: Stage, name: str) -> None:
 
 
 FAULTS = (
-    Fault("SuperNode killed", ("supernode-{}",), kill, is_down=True),
-    Fault("ClientApp killed", ("clientapp-{}",), kill, is_down=True),
-    Fault("SuperNode and ClientApp stopped", ("clientapp-{}", "supernode-{}"), stop, is_down=True),
-    Fault("SuperLink killed", ("superlink",), kill, is_down=True),
-    Fault("SuperLink stopped", ("superlink",), stop, is_down=True),
-    Fault("ServerApp killed", ("serverapp",), kill, is_down=True),
-    Fault("SuperLink and ServerApp killed", ("serverapp", "superlink"), kill, is_down=True),
+    Fault("SuperNode killed", ("supernode-{}",), Stage.kill, is_down=True),
+    Fault("ClientApp killed", ("clientapp-{}",), Stage.kill, is_down=True),
+    Fault("SuperNode and ClientApp stopped", ("clientapp-{}", "supernode-{}"), Stage.stop, is_down=True),
+    Fault("SuperLink killed", ("superlink",), Stage.kill, is_down=True),
+    Fault("SuperLink stopped", ("superlink",), Stage.stop, is_down=True),
+    Fault("ServerApp killed", ("serverapp",), Stage.kill, is_down=True),
+    Fault("SuperLink and ServerApp killed", ("serverapp", "superlink"), Stage.kill, is_down=True),
     Fault("straggler", ("clientapp-{}",), hold, let_go),
     Fault("SuperNode's clock ten minutes fast", ("supernode-{}",), set_clock, lambda *at: set_clock(*at, 0.0)),
     Fault("disk of a client full", ("clientapp-{}",), fill, make_room),
