@@ -44,6 +44,7 @@ DECKS = 3  # The SuperLink is left alone in two of three, so that its memory is 
 MAX_FAULTY_ATTEMPTS = 3  # of one run, so that it ends; then the faults pause
 MAX_ATTEMPTS = 15
 WARM = 60.0  # seconds after a start of the SuperLink in which its memory may grow
+LEAST_WARM = 300.0  # seconds of that in all, for a slope
 LIMIT = 100_000
 SETTINGS = ("num-unseen=0", "training-epochs=1", "thresholds=10", "examples-per-client=40", "quorum=0.5")
 WAITING = ("node-timeout=20", "reply-timeout=180.0")
@@ -93,7 +94,8 @@ class Outcome:
     num_wrong: int  # certificates that do not verify, or are not those of the simulation
     budget_differences: int  # between what clients count as answered and what is in the ledgers
     megabytes: tuple[float, float]  # of the SuperLink's processes, first and last
-    slope: float  # megabytes an hour, within the lives of the SuperLink, without the first minute of each
+    # Megabytes an hour, within the lives of the SuperLink, without the first minute of each; None: it was too short.
+    slope: float | None
 
     def table(self) -> str:
         """Return the outcome as a table in Markdown."""
@@ -108,7 +110,7 @@ class Outcome:
             "certificates that are not those of the simulation": str(self.num_wrong),
             "differences between budgets and ledgers": str(self.budget_differences),
             "SuperLink's memory, first → last": "{:.0f} → {:.0f} MB".format(*self.megabytes),
-            "its slope": f"{self.slope:+.1f} MB an hour",
+            "its slope": "too short to say" if self.slope is None else f"{self.slope:+.1f} MB an hour",
         }
         return "\n".join(["| what | |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows.items())])
 
@@ -234,11 +236,12 @@ class Soak:
         ]
         return [life[life[:, 0] >= life[0, 0] + WARM] for life in lives if life[-1, 0] > life[0, 0] + WARM]
 
-    def slope(self) -> float:
-        """Megabytes an hour, the same in all lives of the SuperLink."""
-        around = [life - life.mean(axis=0) for life in self.warm_memory()]
-        if not around:
-            return float("nan")  # no life was long enough
+    def slope(self) -> float | None:
+        """Megabytes an hour, the same in all lives of the SuperLink; None if they were too short to say."""
+        lives = self.warm_memory()
+        if sum(life[-1, 0] - life[0, 0] for life in lives) < LEAST_WARM:
+            return None
+        around = [life - life.mean(axis=0) for life in lives]
         times, sizes = np.concatenate(around).T
         return float(3600.0 * (times @ sizes) / (times @ times))
 
