@@ -32,6 +32,7 @@ PAGE = (compose.ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
 COPY = """import sqlite3; sqlite3.connect('/state/superlink.db').backup(sqlite3.connect('/state/backup.db'))"""
 OPERATOR = ["python", "-m", "deploy.flower", "--superlink", "superlink:8000", "--root-certificates", "/keys/ca.crt"]
 NODE_4 = ("supernode-4", "clientapp-4")
+SERVERS = ("superlink", "proxy")  # what others connect to
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,12 @@ def restart(stage: Stage, names: Sequence[str]) -> None:
     """`docker compose restart`: what depends on others stops before them, and starts after."""
     for name in reversed(names):
         stage.stop(name)
-    once(stage, *names)
+    for name in names:
+        stage.start(name)
+        if name in SERVERS:
+            stage.wait_for(name)
+    for name in names:
+        stage.wait_for(name)
 
 
 def node_ids(stage: Stage, name: str) -> dict[str, str]:
