@@ -21,6 +21,7 @@ from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # many processes on few processors, in which the last digits agree
 
@@ -124,11 +125,15 @@ def let_go(stage: Stage, name: str) -> None:
 
 
 def set_clock(stage: Stage, name: str, seconds: float = 600.0) -> None:
-    (clock_folder(stage, name) / "seconds").write_text(str(seconds))
+    part = clock_folder(stage, name) / "part"
+    part.write_text(str(seconds))
+    part.replace(part.with_name("seconds"))  # whole at every time: it is read all the while
 
 
 def clock_folder(stage: Stage, name: str) -> Path:
-    return stage.folder / "tmp" / name / "clock"
+    folder = stage.folder / "tmp" / name / "clock"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def disk(stage: Stage, name: str) -> Path:
@@ -343,33 +348,37 @@ def judged(soak: Soak, names: list[str], *, num_resumed: int, num_lost: int, num
     )
 
 
+def services_for(num_clients: int, variables: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return the services of the compose file, with so many clients instead of eight."""
+    services = compose.load(compose.SECURE, variables)["services"]
+    found = {name: spec for name, spec in services.items() if not name.endswith(tuple("12345678"))}
+    for number in range(1, num_clients + 1):
+        for kind in ("supernode", "clientapp"):
+            text = json.dumps(services[f"{kind}-1"]).replace("node-1", f"node-{number}")
+            text = text.replace("clientapp-1", f"clientapp-{number}").replace(
+                "partition-id=0", f"partition-id={number - 1}"
+            )
+            found[f"{kind}-{number}"] = json.loads(text.replace("client-00000", f"client-{number - 1:05d}"))
+    return found
+
+
 @contextmanager
 def deployment(folder: Path, *, num_clients: int) -> Iterator[Stage]:
     """The services of the compose file with so many clients, the last of them hostile, and clocks that can be set."""
-    budget = f'query-budget={LIMIT} query-budget-file="/state/query-budget.sqlite"'
     variables = {"RISKBAND_UID": "0", "RISKBAND_GID": "0", "NUM_CLIENTS": str(num_clients)}
-    project = compose.load(compose.SECURE, variables)
-    kept = {name: spec for name, spec in project["services"].items() if not name.endswith(tuple("12345678"))}
+    variables["NODE_1_CONFIG"] = f'query-budget={LIMIT} query-budget-file="/state/query-budget.sqlite"'
+    services = services_for(num_clients, variables)
     for number in range(1, num_clients + 1):
-        for kind in ("supernode", "clientapp"):
-            text = json.dumps(project["services"][f"{kind}-1"]).replace("node-1", f"node-{number}")
-            text = text.replace("clientapp-1", f"clientapp-{number}").replace(
-                "client-00000", f"client-{number - 1:05d}"
-            )
-            kept[f"{kind}-{number}"] = json.loads(text.replace("partition-id=0", f"partition-id={number - 1}"))
-        kept[f"supernode-{number}"]["environment"]["NODE_CONFIG"] += f" {budget}"
-        kept[f"supernode-{number}"]["environment"]["PYTHONPATH"] = "/tmp/clock"
-    kept[f"clientapp-{num_clients}"]["environment"] = {"PYTHONPATH": "/tmp/hostile"}
+        services[f"supernode-{number}"]["environment"]["PYTHONPATH"] = "/tmp/clock"
+    services[f"clientapp-{num_clients}"].setdefault("environment", {})["PYTHONPATH"] = "/tmp/hostile"
     file = folder / "compose.json"
-    file.write_text(json.dumps({**project, "services": kept}).replace("$", "$$"))
-    with Stage(folder, (file,), has_namespaces=can_make_namespaces(), variables=variables) as stage:
+    file.write_text(json.dumps({"services": services}).replace("$", "$$"))
+    with Stage(folder, (file,), has_namespaces=can_make_namespaces(), variables={}) as stage:
         for number in range(1, num_clients + 1):
-            clock = clock_folder(stage, f"supernode-{number}")
-            clock.mkdir(parents=True)
-            (clock / "sitecustomize.py").write_text(
-                CLOCK.format(seconds=f"float(open({str(clock / 'seconds')!r}).read())")
-            )
-            set_clock(stage, f"supernode-{number}", 0.0)
+            name = f"supernode-{number}"
+            set_clock(stage, name, 0.0)
+            seconds = f"float(open({str(clock_folder(stage, name) / 'seconds')!r}).read())"
+            (clock_folder(stage, name) / "sitecustomize.py").write_text(CLOCK.format(seconds=seconds))
         own = folder / "tmp" / f"clientapp-{num_clients}" / "hostile"
         own.mkdir(parents=True)
         (own / "sitecustomize.py").write_text(HOSTILE.format(root=str(compose.ROOT)))
@@ -379,28 +388,21 @@ def deployment(folder: Path, *, num_clients: int) -> Iterator[Stage]:
 @contextmanager
 def small_disks(stage: Stage) -> Iterator[bool]:
     """Disks of their own, small enough to be filled, for the results and each client; says whether that was allowed."""
+    places = {disk(stage, name): name for name in stage.services if name.startswith(("serverapp", "clientapp"))}
     mounted: list[Path] = []
     try:
-        for name in stage.services:
-            if name.startswith(("serverapp", "clientapp")):
-                place, size = disk(stage, name), "128m" if name == "serverapp" else "4m"
-                place.mkdir(parents=True, exist_ok=True)
-                done = subprocess.run(
-                    ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place], capture_output=True
-                )
-                if done.returncode:
-                    break
-                mounted.append(place)
-        yield len(mounted) > stage_clients(stage)
+        for place, name in places.items():
+            place.mkdir(parents=True, exist_ok=True)
+            size = "size=128m" if name == "serverapp" else "size=4m"
+            if subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", place], capture_output=True).returncode:
+                break
+            mounted.append(place)
+        yield len(mounted) == len(places)
     finally:
         for name in stage.services:
             stage.kill(name)  # what is mounted is used by them
         for place in mounted:
             subprocess.run(["umount", "--lazy", place], capture_output=True)
-
-
-def stage_clients(stage: Stage) -> int:
-    return sum(name.startswith("clientapp") for name in stage.services)
 
 
 def main() -> None:
