@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--networks", type=int, default=40)
     num_networks = parser.parse_args().networks
     print("number | budget | of the target | it is | source alone | target alone | smaller of both | together | false")
-    for number, budget in product(("mean", "share:0.2", "quantile:0.9"), (0.1, 0.2)):
+    for number, budget in product(("mean", "share:0.3", "quantile:0.9"), (0.1, 0.2)):
         for num_target in (5, 10, 20):
             for is_worst in (False, True):
                 means, num_false = bounds(number, budget, num_target, is_worst=is_worst, num_networks=num_networks)

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from protocol import questions
 from protocol.hashes import code_hash
 from server.run.lock import FolderError
-from strategies.asking.resume import EarlierAnswer
+from strategies.asking.resume import EarlierAnswer, OpenedSum
 
 Value = TypeVar("Value")
 
@@ -34,7 +34,7 @@ goes until it is decided, which its certificates allow."""
 
 
 # By a key that no other kind of answer has.
-_TOLD_BY = {"risks": questions.CandidatesAnswer, "num_worse": questions.ComparisonAnswer}
+_TOLD_BY = {"risks": questions.CandidatesAnswer, "num_worse": questions.ComparisonAnswer, "counts": OpenedSum}
 
 
 class Ledger:

@@ -122,7 +122,7 @@ class Stage:
         for source in self._volumes(name).values():
             Path(source).mkdir(parents=True, exist_ok=True)
         environment = compose.image_environment() | service.get("environment", {})
-        environment = {key: self._local(name, value) for key, value in environment.items()}
+        environment = {key: self._local(name, value, of=key) for key, value in environment.items()}
         # A container would inherit nothing; but what chooses the kernels of linear algebra decides last digits.
         kept = {key: value for key, value in os.environ.items() if key.startswith(("OPENBLAS_", "OMP_", "MKL_"))}
         kept["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
@@ -208,12 +208,13 @@ class Stage:
         volumes = [str(volume).split(":") for volume in self.services[name].get("volumes", [])]
         return {target: str(self.folder / source) for source, target, *_ in volumes}
 
-    def _local(self, name: str, text: str) -> str:
-        """Replace paths of the container by ours and, without namespaces, addresses too."""
+    def _local(self, name: str, text: str, *, of: str = "") -> str:
+        """Replace paths of the container by ours, also in a variable, and without namespaces addresses too."""
         # A SuperNode's config names files of its ClientApps' side, in the network that only these two are in.
         own = {network for network in self._networks_of(name) if network.startswith("node-")}
-        near = [other for other in self.services if own & set(self._networks_of(other))]
-        volumes = {target: source for each in (*near, name) for target, source in self._volumes(each).items()}
+        near = [other for other in self.services if other != name and own & set(self._networks_of(other))]
+        sides = near if of == "NODE_CONFIG" else [name]
+        volumes = {target: source for each in sides for target, source in self._volumes(each).items()}
         paths = volumes | {"/tmp": str(self.folder / "tmp" / name), "/app": str(compose.ROOT)}
         pattern = "|".join(map(re.escape, paths))
         text = re.sub(rf'(?<![\w./-])({pattern})(?=/|$|")', lambda m: paths[m[1]], text)

@@ -255,15 +255,38 @@ def test_a_node_killed_in_the_middle_of_a_round_is_named_and_comes_back_with_its
     assert_ends_with(process, 0, stage)
     network = report_of(stage, "node")["network"]
     assert network["num_answered"] == NUM_CLIENTS - 1
-    # It has not answered in this run, so only its key has a name.
-    assert [(failure["node_name"], failure["reason"]) for failure in network["failures"]] == [
-        ("node-4", "node-unavailable")
+    # It has not answered in this run, but its key has its name.
+    assert [(failure["client_id"], failure["node_name"], failure["reason"]) for failure in network["failures"]] == [
+        ("client-00003", "client-00003", "node-unavailable")
     ]
     assert report_of(stage, "node")["timing"]["node_ids_of_failures"] == [own_id]
     assert network["clients_without_answer"] == ["client-00003"]
     start_again(stage, own_id)
     assert_ends_with(certify(stage, "again"), 0, stage)
     assert report_of(stage, "again")["network"]["num_answered"] == NUM_CLIENTS
+
+
+def test_a_node_answers_under_the_name_of_its_key_only(stage: Stage) -> None:
+    own = stage.services["supernode-4"]["environment"]
+    honest = own["NODE_CONFIG"]
+    (own_id,) = set(NODE_ID.findall(stage.log("supernode-4").read_text()))
+
+    def start_as(config: str) -> None:
+        own["NODE_CONFIG"] = config
+        for name in ("clientapp-4", "supernode-4"):
+            stage.kill(name)
+        start_again(stage, own_id)
+
+    start_as(honest.replace("client-00003", "client-00000"))
+    try:
+        assert_ends_with(certify(stage, "stolen", quorum=0.75), 0, stage)
+    finally:
+        start_as(honest)
+    network = report_of(stage, "stolen")["network"]
+    assert network["clients_without_answer"] == ["client-00003"]
+    assert [(f["client_id"], f["claimed_name"], f["reason"]) for f in network["failures"]] == [
+        ("client-00003", "client-00000", "wrong-name")
+    ]
 
 
 def start_again(stage: Stage, own_id: str) -> None:

@@ -9,10 +9,11 @@ import numpy as np
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
+from client.app import answer_hello
 from client.secure import rounds
 from protocol import wire
 from protocol.codec import to_array_record
-from protocol.questions import LossQuery
+from protocol.questions import HelloQuery, LossQuery
 from protocol.secure.questions import ConsistencyQuery, KeysQuery, MaskedQuery, SharesQuery, UnmaskQuery
 from riskband.flower.testing import Delivery, InProcessGrid
 from strategies.secure.histogram import SecureHistogram
@@ -37,6 +38,7 @@ def reply(message, context, *, kind, answer):
 
 
 for _kind, _answer in {
+    HelloQuery: answer_hello,
     KeysQuery: rounds.keys_answer,
     SharesQuery: rounds.shares_answer,
     MaskedQuery: masked_answer,
@@ -51,7 +53,10 @@ def risk_of(partition):
 
 
 class Recording(InProcessGrid):
-    """Remembers every reply that the server gets, and the clients' state after each."""
+    """Remembers every reply that the server gets, and the clients' state after each.
+
+    The node config is that of all clients, or a function of the partition.
+    """
 
     def __init__(self, num_clients, behaviours=None, node_config=None, **settings):
         own = {"secure-min-clients": 3} if node_config is None else node_config
@@ -60,7 +65,7 @@ class Recording(InProcessGrid):
             num_clients=num_clients,
             run_config={},
             behaviours=behaviours or {},
-            node_configs=dict.fromkeys(range(num_clients), own),
+            node_configs={k: own(k) if callable(own) else own for k in range(num_clients)},
             **settings,
         )
         self.replies = []
@@ -85,6 +90,7 @@ def strategy(num_clients, *, privacy="", **changes):
         "num_bins": NUM_EXAMPLES + 1,  # one for every multiple of 1 / NUM_EXAMPLES
         "num_examples": NUM_EXAMPLES,
         "num_neighbours": 30,
+        "group_size": 0,
         "seed": 0,
         "num_clients": num_clients,
         "quorum": 0.5,
