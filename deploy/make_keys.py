@@ -3,6 +3,7 @@
     FOLDER/keys/ca            ca.key: signs certificates. No service reads it; keep it off line when all are signed
     FOLDER/keys/superlink     ca.crt, its certificate and key, the secret it shares with the ServerApp's process
     FOLDER/keys/serverapp     ca.crt and that secret
+    FOLDER/keys/proxy         ca.crt, its certificate and key: what SuperNodes connect to
     FOLDER/keys/operator      ca.crt, secure-clients and, in nodes/, the public keys of every client: nothing secret
     FOLDER/keys/supernode-N   ca.crt, the key that identifies it, its certificate and key, a secret for its ClientApps
     FOLDER/keys/clientapp-N   ca.crt, that secret, a key that signs in secure histograms (secure.key), secure-clients
@@ -16,7 +17,8 @@ the new ones, to the lists secure-clients as well. To replace a key, delete it w
 public key is written with its private key only: one that was deleted stays deleted, and one whose private key is
 elsewhere stays as it is. For a client that has the marker operator/nodes/NAME.removed no key is made, and none listed.
 
-Folders of keys, state and data are made for their owner alone, but for data/node-N: a container's user reads them.
+Folders of keys, state, results and data are made for their owner alone, but for data/node-N: a container's user reads
+them.
 """
 
 from __future__ import annotations
@@ -51,18 +53,17 @@ SERVER_DAYS = 825  # the longest that common TLS libraries accept of a server
 _CURVE = ec.SECP384R1()  # Flower accepts NIST curves for SuperNodes
 
 
-def make_deployment(
-    folder: Path, *, num_nodes: int, names: Sequence[str] = ("superlink",), clients: Sequence[str] = ()
-) -> None:
+def make_deployment(folder: Path, *, num_nodes: int, names: Sequence[str] = (), clients: Sequence[str] = ()) -> None:
     """Make the keys and folders of a deployment with so many SuperNodes that are not there yet.
 
     With names of clients there is one for each of these instead; see `checked_clients`.
-    The names are DNS names or IP addresses by which SuperNodes reach the SuperLink; "localhost" and "127.0.0.1" are
-    added. Raises ValueError if there are no nodes or no names, or a key is there whose other half is not.
+    The names are DNS names or IP addresses by which SuperNodes reach the proxy, or others the SuperLink; the names of
+    both in docker-compose.yml, "localhost" and "127.0.0.1" are added. Raises ValueError if there are no nodes, a name
+    is empty, or a key is there whose other half is not.
     """
     if num_nodes < 1:
         raise ValueError(f"the number of nodes must be at least 1, got {num_nodes}; a deployment has clients")
-    if not all(names) or not names:
+    if not all(names):
         raise ValueError(f"the names of the SuperLink must not be empty, got {list(names)}; say how nodes reach it")
     keys = folder / "keys"
     for private in (keys, folder / "state", folder / "data", keys / "operator"):
@@ -70,12 +71,13 @@ def make_deployment(
     _make_ca(keys / "ca")
     name_of = {name: name for name in clients} or {str(n): default_name(n - 1) for n in range(1, num_nodes + 1)}
     servers = [
-        ("superlink", "serverapp", names),
+        ("superlink", "serverapp", ("superlink", *names)),
         *((f"supernode-{n}", f"clientapp-{n}", ("supernode",)) for n in name_of),
     ]
     for server, executor, own_names in servers:
         _make_server(keys / server, ca=keys / "ca", names=own_names)
         _make_secret(keys / server, keys / executor)
+    _make_server(keys / "proxy", ca=keys / "ca", names=("proxy", *names))
     nodes = keys / "operator" / "nodes"
     for number, client in name_of.items():
         _make_pair(keys / f"supernode-{number}" / "node.key", nodes / f"{client}.pub", ec.generate_private_key(_CURVE))
@@ -85,12 +87,12 @@ def make_deployment(
     listed = [public.read_bytes().strip() for public in sorted(nodes.glob("*.secure")) if not is_removed(public)]
     for user in ["operator", *(f"clientapp-{number}" for number in name_of)]:
         _write(keys / user / "secure-clients", b"\n".join([*listed, b""]), mode=0o644)
-    for user in [*(name for pair in servers for name in pair[:2]), "operator"]:
+    for user in [*(name for pair in servers for name in pair[:2]), "proxy", "operator"]:
         _write(keys / user / "ca.crt", (keys / "ca" / "ca.crt").read_bytes(), mode=0o644)
     for state in ["superlink", *(f"clientapp-{number}" for number in name_of)]:
         _make_private(folder / "state" / state)
-    for shared in ("results", "models"):
-        (folder / shared).mkdir(exist_ok=True)
+    _make_private(folder / "results")
+    (folder / "models").mkdir(exist_ok=True)
 
 
 def checked_clients(text: str) -> list[str]:
@@ -223,13 +225,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     who = parser.add_mutually_exclusive_group()
     who.add_argument("--nodes", type=int, default=4, help="number of SuperNodes, for clients with default names")
     who.add_argument("--clients", type=Path, metavar="FILE", help="the names of the clients, one a line")
-    parser.add_argument("--name", action="append", help="DNS name or IP address of the SuperLink; may be repeated")
+    parser.add_argument("--name", action="append", help="DNS name or IP address of the proxy; may be repeated")
     parser.add_argument("--owner", metavar="UID:GID", help="user and group that the services run as")
     options = parser.parse_args(arguments)
     try:
         clients = checked_clients(options.clients.read_text(encoding="utf-8")) if options.clients else []
         num_nodes = len(clients) or options.nodes
-        make_deployment(options.folder, num_nodes=num_nodes, names=options.name or ["superlink"], clients=clients)
+        make_deployment(options.folder, num_nodes=num_nodes, names=options.name or [], clients=clients)
         if options.owner:
             uid, _, gid = options.owner.partition(":")
             if not (uid.isdecimal() and gid.isdecimal()):

@@ -20,12 +20,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from simulations.launcher import free_port, processes_of
 from tests.deployment import compose
 from tests.waiting import wait_until
 
 PATIENCE = 120.0
-_ADDRESS = re.compile(r"\b(superlink|supernode|localhost|127\.0\.0\.1|0\.0\.0\.0):(8000|909[45])\b")
+_ADDRESS = re.compile(r"\b(superlink|proxy|supernode|localhost|127\.0\.0\.1|0\.0\.0\.0):(8000|8443|909[45])\b")
 
 # Flower asks one function for the time; Python runs this file as every process of that SuperNode starts.
 CLOCK = """
@@ -72,6 +74,8 @@ class Stage:
     def __init__(
         self, folder: Path, files: tuple[Path, ...], *, has_namespaces: bool, variables: Mapping[str, str]
     ) -> None:
+        if shutil.which("haproxy") is None:
+            pytest.skip("the proxy is not installed; apt-get install --no-install-recommends haproxy")
         self.folder = folder
         self.project = compose.load(files, variables)
         self.services: dict[str, dict[str, Any]] = self.project["services"]
@@ -227,9 +231,9 @@ class Stage:
         return text.replace("0.0.0.0", "127.0.0.1")
 
     def _port(self, name: str, port: str) -> int:
-        """The port that stands for one of a container: of the SuperLink, of a node's network, of the service alone."""
+        """The port that stands for one of a container: one for all, for a node's network or for the service."""
         own = [network for network in self._networks_of(name) if network.startswith("node-")]
-        scope = {"8000": "", "9094": "".join(own), "9095": name}[port]
+        scope = {"8000": "", "8443": "", "9094": "".join(own), "9095": name}[port]
         return self._ports.setdefault((port, scope), free_port())
 
 

@@ -20,7 +20,7 @@ needs_openssh = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="t
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    make_deployment(tmp_path, num_nodes=2, names=["superlink", "fl.example.org", "192.0.2.7"])
+    make_deployment(tmp_path, num_nodes=2, names=["fl.example.org", "192.0.2.7"])
     return tmp_path
 
 
@@ -37,6 +37,9 @@ def contents(folder: Path) -> dict[Path, bytes]:
         ("superlink", "-verify_hostname", "localhost", True),
         ("superlink", "-verify_ip", "192.0.2.7", True),
         ("superlink", "-verify_ip", "127.0.0.1", True),
+        ("proxy", "-verify_hostname", "proxy", True),
+        ("proxy", "-verify_hostname", "fl.example.org", True),
+        ("proxy", "-verify_hostname", "superlink", False),
         ("supernode-2", "-verify_hostname", "supernode", True),
         ("supernode-2", "-verify_hostname", "superlink", False),
         ("superlink", "-verify_hostname", "supernode", False),
@@ -74,8 +77,8 @@ def test_private_keys_are_readable_by_their_owner_alone_and_no_two_services_shar
     found = contents(folder)
     private = {path: content for path, content in found.items() if path.suffix in (".key", ".secret")}
     assert (
-        len(private) == 1 + 3 + 2 * 5
-    )  # CA; SuperLink and ServerApp; for each node: two keys, one that signs, and a secret on both sides
+        len(private) == 1 + 1 + 3 + 2 * 5
+    )  # CA; proxy; SuperLink and ServerApp; for each node: two keys, one that signs, and a secret on both sides
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in private)
     keys = [content for path, content in private.items() if path.suffix == ".key"]
     assert len(set(keys)) == len(keys)
@@ -192,8 +195,8 @@ def test_only_its_owner_looks_into_a_deployment_but_a_container_reads_its_data(t
     chosen.chmod(0o750)
     make_deployment(tmp_path, num_nodes=1)
     modes = {p.relative_to(tmp_path).as_posix(): stat.S_IMODE(p.stat().st_mode) for p in tmp_path.rglob("*/")}
-    services = ("ca", "superlink", "serverapp", "operator", "operator/nodes", "supernode-1", "clientapp-1")
-    private = {"keys", "data", "state/clientapp-1", *(f"keys/{name}" for name in services)}
+    services = ("ca", "superlink", "serverapp", "proxy", "operator", "operator/nodes", "supernode-1", "clientapp-1")
+    private = {"keys", "data", "results", "state/clientapp-1", *(f"keys/{name}" for name in services)}
     assert {name for name, mode in modes.items() if mode == 0o700} == private
     assert modes["state/superlink"] == 0o750
     assert modes["data/node-1"] & 0o055 == 0o055
