@@ -156,6 +156,7 @@ FAULTS = (
     Fault("SuperNode and ClientApp stopped", ("clientapp-{}", "supernode-{}"), Stage.stop, is_down=True),
     Fault("SuperLink killed", ("superlink",), Stage.kill, is_down=True),
     Fault("SuperLink stopped", ("superlink",), Stage.stop, is_down=True),
+    Fault("proxy killed", ("proxy",), Stage.kill, is_down=True),
     Fault("ServerApp killed", ("serverapp",), Stage.kill, is_down=True),
     Fault("SuperLink and ServerApp killed", ("serverapp", "superlink"), Stage.kill, is_down=True),
     Fault("straggler", ("clientapp-{}",), hold, let_go),
