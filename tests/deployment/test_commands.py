@@ -16,7 +16,7 @@ import pytest
 from flwr.supercore.grpc_health import SimpleHealthServicer
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
-from deploy import certify, register_nodes
+from deploy import certify, flower, register_nodes
 from deploy.healthy import is_healthy
 from deploy.make_keys import make_deployment
 from server.run.lock import lock_for_run
@@ -116,6 +116,12 @@ def test_a_superlink_that_is_not_there_is_an_error_in_one_line(capsys: pytest.Ca
     said = capsys.readouterr().err
     assert said.startswith("error: flwr supernode register")
     assert "unavailable" in said
+
+
+def test_a_command_of_flower_that_fails_is_an_error_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--superlink", f"127.0.0.1:{free_port()}", "--insecure", "supernode", "list"]
+    assert flower.main(arguments) == 1
+    assert capsys.readouterr().err.startswith("error: flwr supernode list: ")
 
 
 def test_a_folder_without_public_keys_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
