@@ -44,6 +44,10 @@ def test_a_certificate_of_a_run_of_0_1_0_verifies(path: Path) -> None:
     assert main(["verify", str(path)]) == 0
 
 
+def test_the_whole_folder_verifies(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(FOLDER)]) == 0, capsys.readouterr().out
+
+
 def test_its_ledger_is_read_and_holds_what_its_certificates_hold() -> None:
     header, answers = read_ledger(FOLDER / LEDGER_FILE)
     assert header["config"]["num-clients"] == len(answers) == SETTINGS["num-clients"]
