@@ -168,7 +168,9 @@ def test_a_noisy_mean_of_conjugates_is_near_the_mean_without_noise(tmp_path: Pat
     # From noisy answers a bound holds for every budget; so compare with what holds for every budget without noise.
     plain = at_every_budget(tmp_path / "b", "wasserstein_mean")
     np.testing.assert_allclose(noisy["certificates"]["wasserstein_mean"]["value"], plain, atol=0.02)
-    assert np.all(np.asarray(exact["certificates"]["wasserstein_mean"]["value"]) <= np.asarray(plain) + 0.1)  # by luck of the order
+    assert np.all(
+        np.asarray(exact["certificates"]["wasserstein_mean"]["value"]) <= np.asarray(plain) + 0.1
+    )  # by luck of the order
 
 
 def budgets(folder: Path, text: str) -> dict[int, dict[str, Any]]:
