@@ -21,7 +21,7 @@ from typing import Any
 
 from protocol.questions import Answer, Query
 from server.run.ledger import Ledger, cut_torn_line, first_free, json_object
-from server.run.lock import FolderError
+from server.run.lock import FolderError, writing_results
 from strategies.asking.exchange import Progress
 from strategies.asking.failures import Failure, FailureReason
 from strategies.asking.replies import QuorumError, RoundOutcome
@@ -67,13 +67,15 @@ class ResultFolder:
     # Flower's id of the run, which its files hold; "" for whoever reads them, whatever run they are of.
     run_id: str = ""
 
+    @writing_results()
     def clear(self, *, resume: bool = False, figures: Iterable[str] = ()) -> None:
         """Create the folder, and remove what an earlier run wrote there; ledgers of answers and logs of events stay.
 
         Afterwards a report in the folder is the report of this run, which will draw figures of these names. The log is
         continued if that run is resumed, and otherwise gets the first free number (``events-1.jsonl``), as a ledger
         does. Raises FolderError if something has the name of a result and is not what a run wrote, or was changed
-        since, or if the folder holds files but no results: they may be somebody's own. Nothing is removed then.
+        since, or if the folder holds files but no results: they may be somebody's own. Nothing is removed then. Also if it
+        cannot be written.
         """
         listed = self._listed()
         names = dict.fromkeys((*self._names_of_results(), *_figures(listed), *figures))
