@@ -4,7 +4,8 @@ Takes the scenario and the options of ``python -m simulations``; the clients are
 ServerApp writes below the folder of results, which this command only reads.
 
 Exit status: 0 the report is there, and what is required of it passes; 1 the run failed, or a requirement does; 2 the
-command line or the configuration is wrong, or another run has the folder, or the ServerApp cannot write there; 3 a requirement is not decided.
+command line or the configuration is wrong, or another run has the folder or the ServerApp cannot write there; 3 a
+requirement is not decided.
 """
 
 from __future__ import annotations
