@@ -74,8 +74,8 @@ class ResultFolder:
         Afterwards a report in the folder is the report of this run, which will draw figures of these names. The log is
         continued if that run is resumed, and otherwise gets the first free number (``events-1.jsonl``), as a ledger
         does. Raises FolderError if something has the name of a result and is not what a run wrote, or was changed
-        since, if the folder holds files but no results, which may be somebody's own, or if it cannot be written. Nothing
-        is removed then.
+        since, if the folder holds files but no results, which may be somebody's own, or if it cannot be written. Then
+        nothing is removed.
         """
         listed = self._listed()
         names = dict.fromkeys((*self._names_of_results(), *_figures(listed), *figures))

@@ -8,6 +8,7 @@ known yet, only shows when the whole round is on the table. Then the strategy sa
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -37,6 +38,9 @@ _REASON_OF_CODE = {
     8: FailureReason.CLIENT_CRASHED,
 }
 
+
+# What Flower's simulation sends in place of a reply when Ray's worker is gone, which it gives further messages too.
+_DEAD_WORKER = re.compile(r"ActorDiedError.*?actor_id: (\w+)", re.DOTALL)
 
 Received = Answer | SignedAnswer | Failure
 """What may be read from a reply."""
@@ -118,6 +122,12 @@ def _read(reply: Message, check: Check) -> Any:
     except ValueError as error:
         return Failure(name, FailureReason.MALFORMED, one_line(str(error)))
     return check.failure(answer) or answer
+
+
+def dead_worker(reply: Message) -> str | None:
+    """Return which of Ray's workers was gone instead of a reply; None if none was."""
+    found = _DEAD_WORKER.search(reply.error.reason or "") if reply.has_error() else None
+    return None if found is None else found[1]
 
 
 def settle(

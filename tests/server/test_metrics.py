@@ -66,7 +66,7 @@ class Weighing:
 
 
 def weight(message: Message) -> int:
-    message_id, objects = _deflated(message)
+    message_id, objects = _deflated(message, {})
     return sum(len(content) for key, content in objects.items() if key != message_id)
 
 
