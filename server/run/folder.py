@@ -22,7 +22,7 @@ from typing import Any
 from protocol.questions import Answer, Query
 from server.run.ledger import Ledger, cut_torn_line, first_free, json_object
 from server.run.lock import FolderError, writing_results
-from strategies.asking.exchange import Progress
+from strategies.asking.exchange import ENDED_ITS_WORKER, Progress
 from strategies.asking.failures import Failure, FailureReason
 from strategies.asking.replies import QuorumError, RoundOutcome
 
@@ -278,7 +278,7 @@ def _hint(failure: Failure) -> str:
     """What may have caused a failure, by what Flower 1.41 does without Ray and to requests from another time; or ""."""
     if failure.reason in (FailureReason.NODE_MISSING, FailureReason.NODE_UNAVAILABLE):
         return _CLOCK_OF_NODE
-    if failure.reason is FailureReason.FLOWER_ERROR and "ray.exceptions" in failure.detail:
+    if failure.detail == ENDED_ITS_WORKER or "ray.exceptions" in failure.detail:
         return f"Ray, which runs the simulated clients, broke down; {RAY_REMEDY}"
     is_unknown = failure.reason is FailureReason.FLOWER_ERROR and failure.detail.startswith("Flower's error 3:")
     return _CLOCK_OF_SERVER if is_unknown or failure.reason is FailureReason.NOT_SENT else ""

@@ -26,7 +26,8 @@ _REPORT_INTERVAL = 2.0
 _PATIENCE = 10.0
 # How often one message is sent again: a client without a record of its answers pays for each.
 MAX_RESENDS = 2
-_ENDED_ITS_WORKER = "the Ray worker that ran this client ended with it, and clients that it was given later failed too"
+ENDED_ITS_WORKER = "the Ray worker that ran this client ended with it, and clients that it was given later failed too"
+"""What a failure says where a simulated client's process ended."""
 MIN_REPLIES = 5
 """With fewer replies nothing is said about when the rest will be there."""
 
@@ -180,7 +181,7 @@ class Exchange:
         worker = dead_worker(reply)
         if worker is not None and worker not in self._dead_workers:  # the first one had it; later ones never reached it
             self._dead_workers.add(worker)
-            result = replace(result, reason=FailureReason.CLIENT_CRASHED, detail=_ENDED_ITS_WORKER)
+            result = replace(result, reason=FailureReason.CLIENT_CRASHED, detail=ENDED_ITS_WORKER)
         if self._is_lost(reply, result, place):
             del self._place_of[message_id]  # an answer that comes to it after all counts no more
             self._lost[place] = _Lost(time.monotonic() + self.return_timeout, result)
