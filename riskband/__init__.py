@@ -26,7 +26,7 @@ __all__ = [
     "dispersion_certificate", "measured_dispersion", "extremal_distributions",
     # worst cases
     "DIVERGENCES", "custom_divergence", "binary_worst_case", "worst_case_cdf", "worst_case_mean", "breakdown",
-    "next_clients", "change_bound", "score_bound", "divergence_estimate", "divergence_lower_bound",
+    "target_bound", "next_clients", "change_bound", "score_bound", "divergence_estimate", "divergence_lower_bound",
     "wasserstein_mean", "wasserstein_cdf", "wasserstein_breakdown", "wasserstein_published",
     # groups
     "group_bands", "group_certificate", "group_intervals",
@@ -77,6 +77,7 @@ _NAMES = {
     "worst_cases.planning": "plan",
     "worst_cases.requirements": "require",
     "worst_cases.reweighting": "breakdown worst_case_cdf worst_case_mean",
+    "worst_cases.target_networks": "target_bound",
     "worst_cases.scaled": "change_bound score_bound",
     "worst_cases.sequences": "Sequence",
     "worst_cases.wasserstein": "wasserstein_breakdown wasserstein_cdf wasserstein_mean wasserstein_published",
@@ -132,6 +133,7 @@ if TYPE_CHECKING:
     from riskband.worst_cases.reweighting import breakdown, worst_case_cdf, worst_case_mean
     from riskband.worst_cases.scaled import change_bound, score_bound
     from riskband.worst_cases.sequences import Sequence
+    from riskband.worst_cases.target_networks import target_bound
     from riskband.worst_cases.wasserstein import (
         wasserstein_breakdown,
         wasserstein_cdf,

@@ -160,7 +160,6 @@ class Certificate(Drawn):
         parts = [
             each if isinstance(each, str) else exactly(each) for each in single if isinstance(each, (str, float, int))
         ]
-        function = "target_mean" if function == "worst_case_mean" and "target" in given else function
         kind = () if given.keys() & {"measure", "weight", "comparison"} else (_KINDS.get(function, function),)
         # Of a population all, and not its next clients; and of either only the mean.
         of_next = [word for word, flag in (("all", "including_seen"), ("mean", "mean")) if given.get(flag)]

@@ -32,6 +32,7 @@ from riskband.worst_cases.divergences import DIVERGENCES, FDivergence
 from riskband.worst_cases.next_clients import next_clients
 from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
 from riskband.worst_cases.scaled import change_bound, score_bound
+from riskband.worst_cases.target_networks import target_bound
 from riskband.worst_cases.wasserstein import wasserstein_cdf, wasserstein_mean, wasserstein_published
 
 Recipe = Mapping[str, Any]
@@ -52,6 +53,7 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
             survival,
             weighted_quantile,
             worst_case_mean,
+            target_bound,
             worst_case_cdf,
             next_clients,
             divergence_lower_bound,

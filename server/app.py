@@ -97,7 +97,7 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
             unseen = study.unseen(config, tested, result)
         checks = check_certificates(result.certificates, unseen) if unseen is not None else {}
     with _timed(seconds, "targets"):
-        targets = study.targets(config, tested, folder.show_stage)
+        targets = study.targets(config, tested, result, folder.show_stage)
     with _timed(seconds, "requirements"):
         gate = study.gate(config, result)
     report = write_report(

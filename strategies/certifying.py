@@ -19,13 +19,18 @@ class Conclusion:
     """What the answers of a run certify."""
 
     outcome: RoundOutcome[Any]  # valid answers and failures of the first round, which asks every client
-    # What the answers say of the clients' plain risks, in the order of `outcome.answers`; of counts, the upper ends of
+    # What the answers say of the clients' plain risks, in the order of `client_ids`; of counts, the upper ends of
     # the clients' bins, in increasing order.
     risks: rb.ClientRisks
     certificates: dict[str, rb.Certificate]  # by the names of their files
     # What is required, by the names of the numbers; these are among the certificates too.
     required: Mapping[str, rb.Certificate] = field(default_factory=dict)
     band: rb.Band | None = None  # what curves are read off, if it has both sides
+
+    @property
+    def client_ids(self) -> tuple[str, ...]:
+        """The clients that certificates are made of."""
+        return tuple(answer.client_id for answer in self.outcome.answers)
 
 
 def design_asked(text: str) -> dict[str, Any]:

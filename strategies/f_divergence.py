@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,13 @@ class FDivergenceConclusion(Conclusion):
     # Of clients that are no independent draws there is neither a band nor what is read off it.
     # If nothing is required of few clients, "next_client" comes first; its probability may stand beside delta.
     band: rb.Band | None
+    target: rb.ClientRisks | None = None  # of the clients of the target network, if some were asked, too
+    target_group: str = ""  # theirs
+
+    @property
+    def client_ids(self) -> tuple[str, ...]:
+        """The clients of the source network."""
+        return tuple(answer.client_id for answer in _members(self.outcome, self.target_group, are_meant=False).answers)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -44,10 +51,11 @@ class FDivergence(BandStrategy):
     thresholds: Sequence[float] | np.ndarray  # shape (num_thresholds,), risks in [0, 1] at which curves are read
     breakdown_threshold: float  # a risk in [0, 1], from which on a client counts as failing
     has_next: bool = True  # whether the next client stands first, if nothing is required of few
+    target_group: str = ""  # clients in this group are of the target network, and all others of the source; "": none
 
     def answered(self, outcome: RoundOutcome[Any]) -> PlainAnswers:
-        """Return what the answers say of the clients' risks."""
-        return self.plain_risks(outcome)
+        """Return what the answers say of the risks of the source network's clients."""
+        return self.plain_risks(_members(outcome, self.target_group, are_meant=False))
 
     def concluded(
         self, outcome: RoundOutcome[Any], risks: PlainAnswers, found: Mapping[str, rb.Certificate]
@@ -92,6 +100,27 @@ class FDivergence(BandStrategy):
                     band, divergence=name, budget=np.asarray(self.budgets, dtype=np.float64), thresholds=self.thresholds
                 )
         certificates |= by_file({name: each for name, each in found.items() if name != "mean"})
+        target = None
+        if self.target_group:
+            target = self.plain_risks(_members(outcome, self.target_group, are_meant=True))
         return FDivergenceConclusion(
-            outcome=outcome, risks=clients_above(risks), certificates=certificates, required=found, band=band
+            outcome=outcome,
+            risks=clients_above(risks),
+            certificates=certificates,
+            required=found,
+            band=band,
+            target=target,
+            target_group=self.target_group,
         )
+
+
+def _members(outcome: RoundOutcome[Any], group: str, *, are_meant: bool) -> RoundOutcome[Any]:
+    """The answers of the members of a group alone, or of all others; raises ValueError if there are fewer than two."""
+    if not group:
+        return outcome
+    found = tuple(each for each in outcome.answers if (each.group == group) == are_meant)
+    if len(found) < 2:
+        known = ", ".join(sorted({str(each.group) for each in outcome.answers}))
+        rule = f"two clients or more must be in the group {group!r} of the target network, and two in others"
+        raise ValueError(f"{rule}, got answers of the groups {known}; name the group in their node config")
+    return replace(outcome, answers=found)

@@ -41,7 +41,7 @@ def test_certificates_are_those_of_the_library_share_delta_and_verify(folder, ca
     printed, document = capsys.readouterr().out, json.loads((folder / "out.json").read_text())
     source, few = NETWORKS["source"], NETWORKS["few"]
     distance = rb.divergence_lower_bound(source, few, divergence="tv", delta=0.05 / 3)
-    mean = rb.worst_case_mean(source, divergence="tv", budget=0.1, delta=0.05 / 3, target=few)
+    mean = rb.target_bound(source, few, "target_mean:tv:0.1", delta=0.05 / 3)
     found = document["certificates"]
     assert found["divergence:tv"]["lower"] == distance.lower
     assert found["divergence:tv"]["value"] is None

@@ -1,4 +1,4 @@
-"""`riskband shift`: how far a target network is at least, and what few of its clients add to a bound on its mean."""
+"""`riskband shift`: how far a target network is at least, and what few of its clients add to bounds on its risks."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from riskband.report.networks import certified_target, target_requirements
 from riskband.report.words import about
 from riskband.wording import confidence
 from riskband.worst_cases.divergence_bounds import next_estimate
+from riskband.worst_cases.target_networks import TargetNumber
 
 _USUAL = ["chi2"]
+_NUMBERS = "what is bounded of the target: mean, share:0.3, quantile:0.9;"
 _INFINITE = " (bins with clients of one network alone; tv and hellinger2 are always finite)"
 _OF_ESTIMATES = (
     "This is an estimate and no divergence: it holds if the next network is exchangeable with these, and as many "
@@ -40,6 +42,7 @@ def run(options: argparse.Namespace) -> int:
             partial(check_delta, options.delta),
             *([partial(check_budget, options.budget)] if options.budget else []),
             *(partial(target_requirements, text) for text in options.require),
+            *(partial(TargetNumber.of, f"target_{text}:chi2:0") for text in options.number),
         ]
     )
     problems += output_problems(files, options.out)
@@ -47,6 +50,8 @@ def run(options: argparse.Namespace) -> int:
         problems.append("--num-examples must say how many examples are behind each mean; the ledger of a run knows it")
     if (options.target is None) != bool(past):
         problems.append("give either one TARGET, or earlier networks by --past; they are two questions")
+    if options.number and not options.budget:
+        problems.append("--number needs --budget: nothing is said of the target's risks but within a budget")
     if past and (options.out or options.require or options.budget):
         problems.append("--out, --require and --budget need a TARGET: what --past bounds is an estimate")
     source, *others = risks_of(files, wanted, problems, answered_by=options.answered_by)
@@ -57,6 +62,7 @@ def run(options: argparse.Namespace) -> int:
     (target,) = others
     names = options.divergence or ([] if options.require and not options.budget else _USUAL)
     asked = {"divergence": names, "budget": options.budget, "require": options.require}
+    asked |= {"number": options.number or ["mean"]}
     found = certified_target(source, target, delta=options.delta, **asked)
     say(summary_on_networks(found, source, target, how_read=how_read(wanted)))
     write(found, options, say=say)
@@ -97,9 +103,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--answered-by", type=spelled, choices=ANSWERED_BY, default="fresh", help="as for certify (default: fresh)")
     add("--delta", type=float, default=0.05, help="probability that anything certified fails (default: 0.05)")
     add("--divergence", type=spelled, choices=sorted(rb.DIVERGENCES), **AGAIN, nargs="+", help="default: chi2")
-    within = "if the target is within it: a bound on its mean risk, and whether the answers refute it"
+    within = "if the target is within it: bounds on its risks, and whether the answers refute it"
     add("--budget", type=float, **AGAIN, nargs="+", metavar="SIZE", help=within)
     required = "'target_mean:chi2:0.1<=0.2', 'divergence:chi2<=0.1' (FAIL: refuted): exit status 0, 1 or 3"
+    add("--number", **AGAIN, nargs="+", metavar="NAME", help=f"{_NUMBERS} within each budget (default: mean)")
     add("--require", help=f"PASS, FAIL or NOT DECIDED: {required}", **AGAIN, nargs="+", metavar="NAME<=LIMIT")
     add("--out", help="write the certificates, with all that is needed to verify them", metavar="FILE.json")
     add("--json", help="print what --out writes, and nothing else", action="store_true")

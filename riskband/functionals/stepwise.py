@@ -94,11 +94,11 @@ def true_share(risks: ClientRisks, threshold: float, *, delta: float) -> float:
     is_exact = is_sure and risks.binary and risks.noise is None  # then there may be an upper cut
     num_draws = risks.num_counted if risks.design is None else risks.design.num_units
     ranges = share_ranges(num_draws, threshold, delta, num_examples, is_exact)
-    clients = _Clients.of(risks, threshold)
+    clients = Clients.of(risks, threshold)
     return stepwise(ranges, lambda limit: _share_limit(clients, limit))
 
 
-class _Clients(NamedTuple):
+class Clients(NamedTuple):
     """Which clients may have a risk at or above a threshold."""
 
     risks: ClientRisks
@@ -107,6 +107,7 @@ class _Clients(NamedTuple):
 
     @classmethod
     def of(cls, risks: ClientRisks, threshold: float) -> Self:
+        """The clients of these answers, at a threshold."""
         if not risks.binary or risks.noise is not None:
             return cls(risks, threshold, None)
         num_wrong = np.rint(risks.values * risks.num_examples)
@@ -129,7 +130,7 @@ class _Clients(NamedTuple):
         return np.asarray(self.no_more > level + _ROUNDING)
 
 
-def _share_limit(clients: _Clients, limit: Limit) -> float:
+def _share_limit(clients: Clients, limit: Limit) -> float:
     """Limit for S(threshold) <= E h: h is `height` above the lower cut, and 1 above the upper one, if there is one.
 
     A client that counts with 1 instead of the height counts as a whole one with probability 1 / height: of these there

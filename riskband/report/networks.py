@@ -1,4 +1,4 @@
-"""What is certified of a target network of which some clients answered, too: how far it is at least, and its mean."""
+"""What is certified of a target network of which some clients answered, too: how far it is at least, and its risks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from riskband.worst_cases.divergence_bounds import bands_of_both, divergence_low
 from riskband.worst_cases.divergences import resolve_divergence
 from riskband.worst_cases.requirements import (
     DIVERGENCE,
-    TARGET_MEAN,
     Networks,
     Requirement,
     certificates_of,
+    is_of_target,
     read_requirements,
     verdicts_on,
 )
+from riskband.worst_cases.target_networks import TargetNumber
 
 NO_UPPER_BOUND = (
     "from samples alone nothing bounds a divergence from above: a budget that is not refuted stays an assumption"
@@ -34,23 +35,27 @@ def certified_target(
     *,
     divergence: Iterable[str],
     budget: Sequence[float] = (),
+    number: Iterable[str] = ("mean",),
     delta: float,
     require: Sequence[str | Requirement] = (),
 ) -> Findings:
-    """Return lower bounds of each divergence, which share one part of delta, and bounds on the target's mean.
+    """Return lower bounds of each divergence, which share one part of delta, and bounds on numbers of the target.
 
-    There is one, with a part of delta of its own, for each divergence and budget, and for each that is required.
-    Raises ValueError as the functions that bound them, or if a requirement is about another number.
+    There is one, with a part of delta of its own, for each number ("mean", "share:0.3", "quantile:0.9"), divergence and
+    budget, and for each that is required. Raises ValueError as the functions that bound them, or if a requirement is
+    about another number.
     """
     asked = target_requirements(require)
     names, required = [resolve_divergence(each).name for each in divergence], [each.name for each in asked]
     sizes = check_budget(np.array(budget)).tolist() if len(budget) else []
-    means = [f"{TARGET_MEAN}:{name}:{exactly(size)}" for name in names for size in sizes]
-    means = list(dict.fromkeys([*means, *(name for name in required if name.startswith(TARGET_MEAN))]))
-    part = check_delta(delta) / (len(means) + 1)
+    within = [TargetNumber.of(f"target_{each}:{f}:{exactly(size)}") for each in number for f in names for size in sizes]
+    within += [TargetNumber.of(each) for each in required if not each.startswith(DIVERGENCE)]
+    far = [each.partition(":")[2] for each in required if each.startswith(DIVERGENCE)]
+    names = list(dict.fromkeys([*names, *far, *(each.divergence.name for each in within)]))  # no budget is unchecked
+    asked_within = list(dict.fromkeys(map(str, within)))
+    part = check_delta(delta) / (len(asked_within) + 1)
     both = bands_of_both(source, target, delta=part)
-    names = list(dict.fromkeys([*names, *(name.split(":")[1] for name in required)]))  # a budget is never unchecked
-    found = certificates_of(Networks(source, target), means, delta=part)  # the page begins with the first
+    found = certificates_of(Networks(source, target), asked_within, delta=part)  # the page begins with the first
     found |= {f"{DIVERGENCE}:{name}": divergence_lower_bound(*both, divergence=name) for name in names}
     gate = verdicts_on(found, asked, delta=delta) if asked else None
     return findings(found, gate=gate, names=source.names)
@@ -59,7 +64,7 @@ def certified_target(
 def target_requirements(require: str | Requirement | Iterable[str | Requirement]) -> list[Requirement]:
     """Return each requirement once; raises ValueError if one cannot be read, or is not about a target network."""
     asked = read_requirements(require)
-    if other := [str(each) for each in asked if each.name.partition(":")[0] not in (TARGET_MEAN, DIVERGENCE)]:
-        rule = f"of a target network '{TARGET_MEAN}:chi2:0.1<=0.2' or '{DIVERGENCE}:chi2<=0.1' may be required"
+    if other := [str(each) for each in asked if not is_of_target(each)]:
+        rule = f"of a target network 'target_mean:chi2:0.1<=0.2' or '{DIVERGENCE}:chi2<=0.1' may be required"
         raise ValueError(f"{rule}, got {', '.join(other)}; ask others of its clients alone: riskband certify")
     return asked

@@ -36,7 +36,7 @@ from riskband.search import bisect_number
 from riskband.wording import chosen_before
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence
 from riskband.worst_cases.requirements import number_of
-from riskband.worst_cases.reweighting import BUILT_IN, custom_duals, within
+from riskband.worst_cases.reweighting import duals_within, within
 from riskband.worst_cases.scaled import SIDES, ScaledNumber, assumptions_of, beyond, families_of, limits_of
 
 ORDERS = {
@@ -231,7 +231,7 @@ def _bad_end(asked: _Asked, answers: ClientRisks | ScaledAnswers, delta: float, 
         divergence, budget = asked.shift
         if budget == 0.0:
             return _bad_end(asked._replace(kind="mean", shift=None), answers, delta, sizes)
-        duals = (BUILT_IN.get(divergence) or custom_duals(divergence))(plain, budget)
+        duals = duals_within(plain, divergence, budget)
     chosen = _by_the_past(duals, delta, sizes)
     outcomes = np.array([dual.outcomes for dual in duals])[chosen, np.arange(chosen.size)]
 

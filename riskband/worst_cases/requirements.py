@@ -35,6 +35,7 @@ from riskband.worst_cases.divergences import FDivergence, binary_worst_case, res
 from riskband.worst_cases.next_clients import check_above, next_clients
 from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
 from riskband.worst_cases.scaled import CHANGES, SCORES, ScaledNumber, change_bound, families_of, score_bound
+from riskband.worst_cases.target_networks import TARGET_NUMBERS, TargetNumber, target_bound
 
 
 class Networks(NamedTuple):
@@ -55,7 +56,9 @@ REQUIRED = "require "
 """Begins the name of a certificate that a verdict follows from."""
 
 WORST_MEAN, WORST_SHARE, NEXT = "worst_mean", "worst_share", "next"
-TARGET_MEAN, DIVERGENCE = "target_mean", "divergence"
+DIVERGENCE = "divergence"
+OF_TARGETS = (DIVERGENCE, *TARGET_NUMBERS)
+"""Families of what is said of a target network of which some clients answered."""
 _MEANT = re.compile(r"\s*([^<>=]+?)\s*(=<|=>|<|>)\s*([^<>=]+?)\s*")
 _WRITTEN = re.compile(r"\s*(.+?)\s*(<=|>=)\s*(.+?)\s*")
 _LARGEST_TRIED = 4_096  # clients
@@ -382,6 +385,11 @@ def is_of_next(name: str | Requirement) -> bool:
     return str(name).startswith(f"{NEXT}:")
 
 
+def is_of_target(name: str | Requirement) -> bool:
+    """Return whether a number or requirement is about a target network of which some clients answered."""
+    return str(name).partition(":")[0] in OF_TARGETS
+
+
 def numbers_alone(names: Iterable[str], *, can_bet: bool) -> list[str]:
     """Return the numbers that answers bound by themselves; the others are read off a band.
 
@@ -480,8 +488,8 @@ def _verdict(certificates: Mapping[str, Certificate], requirement: Requirement, 
 def number_of(name: object) -> Number:
     """Return what a name is of; raises ValueError if it is of nothing."""
     head, *parameters = name.split(":") if isinstance(name, str) else ("",)
-    special = {WORST_MEAN: _worst_mean, WORST_SHARE: _worst_share, NEXT: _next, TARGET_MEAN: _target_mean}
-    special |= {DIVERGENCE: _divergence, **dict.fromkeys((*CHANGES, *SCORES), _scaled)}
+    special = {WORST_MEAN: _worst_mean, WORST_SHARE: _worst_share, NEXT: _next, DIVERGENCE: _divergence}
+    special |= dict.fromkeys(TARGET_NUMBERS, _target) | dict.fromkeys((*CHANGES, *SCORES), _scaled)
     found = as_spelled(head, tuple(special))
     if found is not None:
         return special[found](name, parameters)
@@ -531,15 +539,13 @@ def _worst_mean_name(divergence: str, budget: float) -> str:
     return f"{WORST_MEAN}:{divergence}:{exactly(budget)}"
 
 
-def _target_mean(name: object, parameters: Sequence[str]) -> Number:
-    f, size = _shift(name, parameters, example=f"{TARGET_MEAN}:chi2:0.1")
+def _target(name: object, parameters: Sequence[str]) -> Number:
+    asked = TargetNumber.of(name)
 
     def above(source: Any, delta: float | None) -> Certificate:
-        source, target = _both(source)
-        return worst_case_mean(source, divergence=f, budget=size, delta=delta, target=target)
+        return target_bound(*_both(source), asked, delta=own_delta(delta))
 
-    called = f"{TARGET_MEAN}:{f.name}:{exactly(size)}"
-    return Number(called, "the mean risk of the target network", (0.0, 1.0), above, _of_two)
+    return Number(str(asked), asked.quantity, (0.0, 1.0), above, _of_two)
 
 
 def _divergence(name: object, parameters: Sequence[str]) -> Number:
@@ -641,12 +647,12 @@ def sizes_in_words(risks: ClientRisks) -> str:
 
 
 def is_budget_refuted(certificate: Certificate, certificates: Mapping[str, Certificate]) -> bool:
-    """Whether a bound on a target's mean assumes a budget below what is certified of its divergence beside it."""
-    if certificate.kind != TARGET_MEAN:
+    """Whether a bound on a target network assumes a budget below what is certified of its divergence beside it."""
+    if certificate.kind not in TARGET_NUMBERS:
         return False
-    given = certificate.recipe["arguments"]
-    distance = certificates.get(f"{DIVERGENCE}:{given['divergence']}")
-    return distance is not None and distance.lower is not None and bool(np.min(given["budget"]) < distance.lower)
+    asked = TargetNumber.of(certificate.name)
+    distance = certificates.get(f"{DIVERGENCE}:{asked.divergence.name}")
+    return distance is not None and distance.lower is not None and bool(asked.budget < distance.lower)
 
 
 def _growing(certificates: Sequence[Certificate]) -> ClientRisks | None:

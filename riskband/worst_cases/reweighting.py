@@ -15,7 +15,7 @@ import numpy.typing as npt
 from riskband import checks, duals
 from riskband.answers.risks import ClientRisks, check_risks, shared_assumptions
 from riskband.bands.band import Band, band_alone, check_band, own_delta
-from riskband.betting import Dual, check_betting, constant_stakes_upper_mean, doubt_of_mean
+from riskband.betting import Dual, check_betting
 from riskband.certificate import CERTIFICATE, REFUTED, Certificate, recipe
 from riskband.checks import FloatArray, check_budget, check_choice, check_optional_seed, check_points, check_single
 from riskband.search import Bracket, largest_where
@@ -25,8 +25,6 @@ from riskband.worst_cases.divergences import FDivergence, Polygon, binary_worst_
 from riskband.worst_cases.published import published_worst_case_cdf, published_worst_case_mean
 
 WORST_CASE_METHODS = ("sharp", "published", "reference")
-BOTH_NETWORKS = "the clients of the source network answered independently of those of the target network"
-_FROM_BELOW = 0.1  # of delta, for the lower bound of a target's mean: what a FAIL needs costs a PASS next to nothing
 _NUM_MULTIPLIERS = 16
 _SHIFTS = duals.CUTS[::2]  # near the best one the dual is flat
 _LEAST_MULTIPLIER, _LARGEST_MULTIPLIER = 1e-3, 1e4
@@ -40,7 +38,6 @@ def worst_case_mean(
     method: str | None = None,
     delta: float | None = None,
     seed: int | None = None,
-    target: ClientRisks | None = None,
 ) -> Certificate:
     """Upper bound on the mean risk over the clients of any target network within the divergence ball.
 
@@ -64,15 +61,11 @@ def worst_case_mean(
         With answers: probability that the bound fails, in (0, 1).
     seed : int, optional
         With answers: of the one order in which bets see the clients, as for `mean_bound`.
-    target : ClientRisks, optional
-        With answers: those of some clients of the target network. Few are enough to tighten the bound, which then is on
-        the mean risk of that network; a tenth of delta is for a bound from below, by them alone.
 
     Returns
     -------
     Certificate
-        A number, or a curve over `budget`. With a target its upper bound is never above that of either network alone,
-        by the same bets with 9 % of delta: math §3.6. Of a band, `details["client_weights"]`, shape (num_clients,) or
+        A number, or a curve over `budget`. Of a band, `details["client_weights"]`, shape (num_clients,) or
         (num_budgets, num_clients), says how the worst case weighs the clients (which ones carry the risk), and
         `details["unseen_weight"]` what it puts on clients of risk 1 that nobody has seen, also those missing="worst".
         With contamination b, the b smallest answers weigh 0: most could be hidden behind them. If the clients have
@@ -82,15 +75,12 @@ def worst_case_mean(
     ------
     ValueError
         If an argument is out of range or unknown, the band has no lower side, delta or a seed is given with a band or
-        no delta with answers, or the answers have noise, or some may be wrong or count as the worst: make a band then,
-        which knows no target.
+        no delta with answers, or the answers have noise, or some may be wrong or count as the worst: make a band then.
     """
     f, budgets = resolve_divergence(divergence), check_budget(budget)
     if isinstance(source, ClientRisks):
         check_betting(method)
-        return _direct_mean(source, f, budgets, delta=own_delta(delta), seed=check_optional_seed(seed), target=target)
-    if target is not None:
-        raise ValueError("clients of a target tighten a bound of answers, got a band; give answers and delta")
+        return _direct_mean(source, f, budgets, delta=own_delta(delta), seed=check_optional_seed(seed))
     band = band_alone(source, delta=delta, seed=seed)
     method = check_choice("method", "sharp" if method is None else method, WORST_CASE_METHODS)
     details: dict[str, FloatArray] = {}
@@ -114,54 +104,30 @@ def worst_case_mean(
 
 
 def _direct_mean(
-    risks: ClientRisks,
-    f: FDivergence,
-    budgets: FloatArray,
-    *,
-    delta: float,
-    seed: int | None,
-    target: ClientRisks | None,
+    risks: ClientRisks, f: FDivergence, budgets: FloatArray, *, delta: float, seed: int | None
 ) -> Certificate:
     """Bounds that stand alone, one for each budget at equal parts of delta, by bets on their duals (math §2.9)."""
     risks = risks.in_order_of_names() if seed is None else risks
-    every = [risks] if target is None else [risks, target]
-    for answers in every:
-        check_risks(answers)
-        remedy = "a band, rb.band(answers, delta=...)"
-        answers.require_certain_answers("method='betting'", remedy, knows_draws=target is None)
-    duals_of = BUILT_IN.get(f) or custom_duals(f)
-    whole = delta if target is None else (1.0 - _FROM_BELOW) * delta
-    part, found = whole / budgets.size, []
-    beside = None if target is None else doubt_of_mean(target.values, delta=part)
+    check_risks(risks)
+    risks.require_certain_answers("method='betting'", "a band, rb.band(answers, delta=...)", knows_draws=True)
+    part, found = delta / budgets.size, []
     for budget in budgets.ravel().tolist():
-        if budget == 0.0 and beside is None:
+        if budget == 0.0:
             found.append(duals.mean_upper_limit(risks, risks.values, delta=part, seed=seed))
         else:
-            chosen = duals_of(risks, budget) if budget else [Dual(risks.values, np.asarray, float)]
-            found.append(duals.dual_upper_limit(risks, chosen, delta=part, seed=seed, beside=beside))
+            found.append(duals.dual_upper_limit(risks, duals_within(risks, f, budget), delta=part, seed=seed))
     values, methods = np.array([each.value for each in found]), dict.fromkeys(each.method for each in found)
     arguments = {"divergence": f.name, "budget": budgets, "method": "betting", "delta": delta, "seed": seed}
-    lower = None
-    if target is not None:
-        arguments["target"] = target.provenance()
-        least = 1.0 - constant_stakes_upper_mean(1.0 - target.values, delta=_FROM_BELOW * delta)
-        lower = np.minimum(least, values)
     return Certificate(
-        quantity=_worst_mean(f, budgets) if target is None else _target_mean(f, budgets),
+        quantity=_worst_mean(f, budgets),
         value=values if budgets.ndim else values[0],
-        lower=lower if lower is None or budgets.ndim else lower[0],
         delta=delta,
         method=" and ".join(methods),
         axes={"budget": budgets},
         assumptions=(
-            *dict.fromkeys(
-                line
-                for each in every
-                for line in shared_assumptions(each, needs_binary=each is risks, knows_draws=True)
-            ),
-            *(duals.excess_assumptions(risks) if f.name == "tv" else ()),
+            *shared_assumptions(risks, needs_binary=True, knows_draws=True),
+            *assumed_of_duals(risks, f),
             *dict.fromkeys(line for each in found for line in each.assumptions),
-            *(() if target is None else (BOTH_NETWORKS,)),
             *chosen_before(shift_in=(f.title, None), budget=(in_short(budgets), None)),
             within(f),
         ),
@@ -309,11 +275,6 @@ def within(divergence: FDivergence) -> str:
     return f"the target network is within the stated budget of the source network in {divergence.title}"
 
 
-def _target_mean(divergence: FDivergence, budgets: FloatArray) -> str:
-    size = "the budget" if budgets.ndim else exactly(float(budgets))
-    return f"the mean risk of the target network (within {size} of the source network in {divergence.title})"
-
-
 def _terms(band: Band, divergence: FDivergence, method: str) -> dict[str, Any]:
     published = method == "published"
     return {
@@ -329,7 +290,7 @@ def variation_duals(risks: ClientRisks, budget: float) -> list[Dual]:
     return duals.excess_duals(risks, offset=lambda cut: cut + (1.0 - cut) * min(budget, 1.0), slope=1.0)
 
 
-BUILT_IN: Mapping[FDivergence, Callable[[ClientRisks, float], list[Dual]]] = {
+_DUALS: Mapping[FDivergence, Callable[[ClientRisks, float], list[Dual]]] = {
     divergences.CHI2: duals.square_duals,
     divergences.KL: duals.exponential_duals,
     divergences.TV: variation_duals,
@@ -338,7 +299,7 @@ BUILT_IN: Mapping[FDivergence, Callable[[ClientRisks, float], list[Dual]]] = {
 """For the divergences whose dual has one variable, from answers and a budget > 0 to duals."""
 
 
-def custom_duals(divergence: FDivergence) -> Callable[[ClientRisks, float], list[Dual]]:
+def _custom_duals(divergence: FDivergence) -> Callable[[ClientRisks, float], list[Dual]]:
     """The same for any divergence: λ·budget + κ + λ·E f*((R - κ)/λ), with a polygon below f in its place."""
     polygon = divergences.outer_polygon(divergence.generator)
     steepest = float(polygon.slopes[-1])
@@ -355,6 +316,18 @@ def custom_duals(divergence: FDivergence) -> Callable[[ClientRisks, float], list
         return [_conjugate_dual(risks, polygon, budget, *pair) for pair in pairs]
 
     return duals_of
+
+
+def duals_within(risks: ClientRisks, divergence: FDivergence, budget: float) -> list[Dual]:
+    """Return the duals of the largest mean risk within a budget; within none, the mean itself."""
+    if budget == 0.0:
+        return [Dual(risks.values, np.asarray, float)]
+    return (_DUALS.get(divergence) or _custom_duals(divergence))(risks, budget)
+
+
+def assumed_of_duals(risks: ClientRisks, divergence: FDivergence) -> tuple[str, ...]:
+    """Return what `duals_within` assume of the numbers of examples."""
+    return duals.excess_assumptions(risks) if divergence.name == "tv" else ()
 
 
 def _conjugate_dual(risks: ClientRisks, polygon: Polygon, budget: float, multiplier: float, shift: float) -> Dual:

@@ -18,13 +18,12 @@ from riskband.certificate import Certificate
 from riskband.checks import check_choice, check_delta
 from riskband.worst_cases.always_valid import DIRECT, ORDERS, always_valid
 from riskband.worst_cases.requirements import (
-    DIVERGENCE,
     NOT_DECIDED,
-    TARGET_MEAN,
     Gate,
     Requirement,
     certificates_of,
     is_of_next,
+    is_of_target,
     number_of,
     numbers_behind,
     read_requirements,
@@ -98,11 +97,15 @@ class Sequence:
         self.requirements = read_requirements(each for each, is_one in zip(several, is_required, strict=True) if is_one)
         numbers = [number_of(each).name for each, is_one in zip(several, is_required, strict=True) if not is_one]
         self.numbers = tuple(dict.fromkeys((*numbers_behind(self.requirements), *numbers)))
-        is_of_others = [is_of_next(each) or each.startswith((TARGET_MEAN, DIVERGENCE)) for each in self.numbers]
+        is_of_others = [is_of_next(each) or is_of_target(each) for each in self.numbers]
         if not self.numbers or any(is_of_others):
             raise ValueError(
                 f"a sequence must be asked for numbers such as 'mean' or 'quantile:0.9<=0.3', got {asked!r:.80}; ask "
                 "next_clients who is next, and riskband shift of a target, after a number of clients that is fixed"
+            )
+        if len(kinds := {kind_of(each).__name__ for each in self.numbers}) > 1:
+            raise ValueError(
+                f"a sequence must have answers of one kind, got {asked!r:.80} of {sorted(kinds)}; make several"
             )
         self.delta, self.order = check_delta(delta), check_choice("order", order, ORDERS)
         self.answers: Answered | None = None

@@ -7,7 +7,8 @@ draw from the meta-distribution that the certificates are about.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import compress
 
 import numpy as np
 from torch import nn
@@ -42,6 +43,11 @@ class Unseen:
     def distribution(self) -> RiskDistribution:
         """Empirical distribution of the risks."""
         return RiskDistribution.of_values(self.risks)
+
+    def without_group(self, name: str) -> Unseen:
+        """The clients that are not in a group."""
+        keep = [group != name for group in self.groups]
+        return replace(self, risks=self.risks[keep], groups=tuple(compress(self.groups, keep)))
 
     def group_risks(self, name: str) -> np.ndarray:
         """Risks of the clients of a group, shape (num_clients of the group,)."""

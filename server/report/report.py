@@ -65,7 +65,7 @@ def write_report(
         Wall-clock seconds of each part of the run.
     """
     config, result, study = evaluation.config, evaluation.conclusion, evaluation.study
-    names = tuple(answer.client_id for answer in result.outcome.answers)
+    names = result.client_ids
     found = None  # a sequence of tests may certify no candidate
     if all_found := study.certificates(evaluation):
         given: dict[str, Any] = {"gate": evaluation.gate, "limits": study.limits(config)}

@@ -13,7 +13,8 @@ from rich.table import Table
 from riskband import DIVERGENCES, Certificate
 from riskband.answers.responses import MISSING
 from riskband.plots.bands import band_figure
-from riskband.worst_cases.requirements import DIVERGENCE, TARGET_MEAN
+from riskband.worst_cases.requirements import is_of_target
+from server.checks.unseen import Unseen, unseen_clients
 from server.sections import Names, Numbers, Rule, Section, is_distinct, one_of, rule
 from server.settings import UNTIL_DECIDED, RunConfig
 from server.studies import target_network as networks
@@ -23,6 +24,14 @@ from worlds.targets import HOW_TO_CHANGE, target_changes, target_spec
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+_GROUP = "group:"
+
+
+def _group(target: str) -> str:
+    """The group of clients that are of the target network; "" if there is none."""
+    return target.removeprefix(_GROUP) if target.startswith(_GROUP) else ""
 
 
 class Settings(Section):
@@ -35,8 +44,9 @@ class Settings(Section):
         description='give a comma-separated list such as "0.05,0.1"; 0 means no shift'
     )
     thresholds: int = Field(ge=1, le=10_000, description="the number of risks at which curves are read")
-    target: Annotated[str, rule(lambda text: target_changes(text) is not None)] = Field(
-        description=f"{HOW_TO_CHANGE}; it has num-unseen clients, at least 2, and needs a run without privacy"
+    target: Annotated[str, rule(lambda text: bool(_group(text)) or target_changes(text) is not None)] = Field(
+        description=f'{HOW_TO_CHANGE}; it has num-unseen clients, at least 2; or "{_GROUP}NAME": those of the run in '
+        "this group, with missing ignore and contamination 0; both need a run without privacy"
     )
     num_target_clients: Annotated[int, rule(lambda number: number != 1)] = Field(
         ge=0, description="so many of num-unseen clients of a target network are asked, at least 2; 0 means: all"
@@ -63,9 +73,13 @@ class FDivergenceStudy(Study):
 
     settings: ClassVar[type[Section]] = Settings
     rules: ClassVar[Mapping[str, Rule]] = {
-        "target": lambda target, known: not target or known.get("num_unseen", 2) >= 2,
-        "num_target_clients": lambda size, known: size <= known.get("num_unseen", size) or not known.get("target"),
+        "target": lambda target, known: not target or bool(_group(target)) or known.get("num_unseen", 2) >= 2,
+        "num_target_clients": lambda size, known: (
+            size <= known.get("num_unseen", size) or not known.get("target") or bool(_group(known["target"]))
+        ),
         "require": Study.rules["require"],
+        "missing": lambda missing, known: missing == "ignore" or not _group(known.get("target", "")),
+        "contamination": lambda number, known: number == 0 or not _group(known.get("target", "")),
         "privacy": lambda noise, known: Study.rules["privacy"](noise, known) and not (noise and known.get("target")),
     }
     figure_stem = "band"
@@ -78,20 +92,33 @@ class FDivergenceStudy(Study):
 
     def prepare(self, config: RunConfig, grid: Grid | None) -> UnderTest:
         """Return what is put before the clients; a target network that cannot be is refused before."""
-        target_spec(config.to_run_config(), target=config.of(Settings).target)
+        if not _group(config.of(Settings).target):
+            target_spec(config.to_run_config(), target=config.of(Settings).target)
         return super().prepare(config, grid)
 
     def strategy(self, config: RunConfig, tested: UnderTest, asking: dict[str, Any]) -> FDivergence:
         """Return what asks for losses; half of delta is for what is said of a target network, if there is one."""
-        if config.of(Settings).target:
-            asking |= {"delta": asking["delta"] / 2.0, "has_next": False}
+        if target := config.of(Settings).target:
+            asking |= {"delta": asking["delta"] / 2.0, "has_next": False, "target_group": _group(target)}
         return FDivergence(loss_query(config), **settings_of(config), **asking)
 
-    def targets(self, config: RunConfig, tested: UnderTest, show: Callable[[str], None]) -> Sequence[Any]:
+    def unseen(self, config: RunConfig, tested: UnderTest, conclusion: Any) -> Unseen | None:
+        """Return what can be known of the unseen clients of the source network."""
+        found, group = super().unseen(config, tested, conclusion), conclusion.target_group
+        return found.without_group(group) if found is not None and group else found
+
+    def targets(
+        self, config: RunConfig, tested: UnderTest, conclusion: Any, show: Callable[[str], None]
+    ) -> Sequence[Any]:
         """Return the network of ``target``, if there is one."""
         chosen = config.of(Settings)
         if not chosen.target:
             return ()
+        if conclusion.target is not None:
+            risks = np.empty(0)
+            if config.network.num_unseen:
+                risks = unseen_clients(config, tested.models[0]).group_risks(conclusion.target_group)
+            return (networks.TargetNetwork(chosen.target, risks, conclusion.target),)
         show("computing the risks of the target network")
         num_asked = chosen.num_target_clients
         return (networks.target_network(config, tested.models[0], change=chosen.target, num_asked=num_asked),)
@@ -116,7 +143,7 @@ class FDivergenceStudy(Study):
             result.band,
             worst_case=result.certificates.get(f"worst_case_cdf_{first}"),
             unseen_risks=None if evaluation.truth is None else evaluation.truth.risks,
-            target_risks=evaluation.targets[0].risks if evaluation.targets and evaluation.truth else None,
+            target_risks=evaluation.targets[0].known_risks if evaluation.targets and evaluation.truth else None,
             title=evaluation.title,
         )
 
@@ -127,7 +154,7 @@ class FDivergenceStudy(Study):
 
     def elsewhere(self, report: Mapping[str, Any]) -> Collection[str]:
         """Return the certificates of the target network."""
-        return [name for name, each in report["certificates"].items() if each["kind"] in (DIVERGENCE, TARGET_MEAN)]
+        return [name for name, each in report["certificates"].items() if is_of_target(each["kind"])]
 
     def lines(self, report: Mapping[str, Any]) -> Iterator[str]:
         """Yield how far the target network is."""

@@ -15,7 +15,7 @@ from torch import nn
 from protocol.models import model_arrays
 from protocol.questions import Candidate, LossQuery
 from riskband.certificate import Certificate
-from riskband.worst_cases.requirements import DIVERGENCE, TARGET_MEAN, Gate, read_requirements, verdicts_on
+from riskband.worst_cases.requirements import OF_TARGETS, Gate, read_requirements, verdicts_on
 from riskband.worst_cases.scaled import CHANGES, SCORES
 from server.checks.unseen import Check, Unseen, unseen_clients
 from server.report.cells import certificate_table, loss_in_words
@@ -27,7 +27,7 @@ from strategies.asking.query import QueryStrategy
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_OF_OTHERS = {*CHANGES, *SCORES, DIVERGENCE, TARGET_MEAN}  # what no losses of one network say
+_OF_OTHERS = {*CHANGES, *SCORES, *OF_TARGETS}  # what no losses of one network say
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +111,9 @@ class Study(ABC):
         """Return what can be known of the unseen clients; None: nothing."""
         return unseen_clients(config, tested.models[0])
 
-    def targets(self, config: RunConfig, tested: UnderTest, show: Callable[[str], None]) -> Sequence[Any]:
+    def targets(
+        self, config: RunConfig, tested: UnderTest, conclusion: Any, show: Callable[[str], None]
+    ) -> Sequence[Any]:
         """Return networks at a known distance, if it has any; `show` takes the name of that stage."""
         return ()
 

@@ -38,9 +38,14 @@ class TargetNetwork:
 
     change: str  # what is different, as configured
     # Shape (num_targets,), of the kind that the certificates are about: exact, or with ``local = "observed"`` measured;
-    # in [0, 1].
+    # in [0, 1]. Empty where they are not known.
     risks: np.ndarray
-    answers: rb.ClientRisks  # what those of its clients that are asked would answer
+    answers: rb.ClientRisks  # what those of its clients that are asked answered, or would
+
+    @property
+    def known_risks(self) -> np.ndarray | None:
+        """The risks, if they are known."""
+        return self.risks if self.risks.size else None
 
 
 def target_network(config: RunConfig, model: nn.Module, *, change: str, num_asked: int) -> TargetNetwork:
@@ -71,12 +76,13 @@ def target_certificates(
 
 def target_entry(evaluation: Evaluation, *, divergences: tuple[str, ...], budgets: tuple[float, ...]) -> dict[str, Any]:
     """Return the section "target" of a report, as plain data, for what the configuration asks."""
-    assert evaluation.unseen is not None
     target, known = evaluation.targets[0], target_certificates(evaluation, divergences, budgets)
+    both = evaluation.conclusion.risks.shown_values, target.answers.shown_values
+    if evaluation.unseen is not None:
+        both = evaluation.unseen.risks, target.risks
     distances: dict[str, dict[str, Any]] = {}
     for name in divergences:
         bound = known[f"divergence_{name}"]
-        both = evaluation.unseen.risks, target.risks
         estimates = {bins: rb.divergence_estimate(*both, divergence=name, bins=bins) for bins in NUM_BINS}
         distances[name] = {
             "lower_bound": bound.lower,
@@ -88,7 +94,7 @@ def target_entry(evaluation: Evaluation, *, divergences: tuple[str, ...], budget
         "change": target.change,
         "num_clients": len(target.risks),
         "num_asked": target.answers.num_clients,
-        "mean_risk": float(target.risks.mean()),
+        "mean_risk": float(target.risks.mean()) if target.risks.size else None,
         "risks": target.risks.tolist(),
         "divergence": distances,
         "checks": [
@@ -101,8 +107,8 @@ def target_entry(evaluation: Evaluation, *, divergences: tuple[str, ...], budget
 
 def _with_few(certificate: rb.Certificate | None, target: TargetNetwork) -> dict[str, Any]:
     """What the clients of the target that were asked add at a budget; None where nothing was asked for."""
-    if certificate is None:
-        return {"target_mean": None, "target_mean_holds": None}
+    if certificate is None or not target.risks.size:
+        return {"target_mean": certificate and certificate.value, "target_mean_holds": None}
     check = compare(certificate.value, np.asarray(target.risks.mean()), lower=certificate.lower)
     return {"target_mean": certificate.value, "target_mean_holds": check.holds}
 
@@ -114,22 +120,23 @@ def _checks(
     measured = ("lower_bound", *(f"estimate_{bins}_bins" for bins in NUM_BINS))
     budgets = dict.fromkeys(asked, "asked") | {distance[name]: name for name in measured if distance[name] is not None}
     thresholds = evaluation.conclusion.certificates[f"worst_case_cdf_{divergence}"].axes["threshold"]
-    observed, mean = shares(target.risks, thresholds), np.asarray(target.risks.mean())
-    is_there = (observed > 0) & (observed < 1)  # elsewhere a margin of 0 is no news
     for budget in sorted(budgets):
         ball: dict[str, Any] = {"divergence": divergence, "budget": [budget]}
         bound = np.asarray(rb.worst_case_cdf(evaluation.conclusion.band, **ball, thresholds=thresholds).value)[0]
         mean_bound = np.asarray(rb.worst_case_mean(evaluation.conclusion.band, **ball).value)[0]
-        average = compare(mean_bound, mean)
-        cdf = compare(bound[is_there], observed[is_there]) if np.any(is_there) else compare(bound, observed)
+        holds: dict[str, Any] = {"cdf_holds": None, "cdf_smallest_margin": None, "mean_holds": None}
+        if target.risks.size:
+            observed = shares(target.risks, thresholds)
+            is_there = (observed > 0) & (observed < 1)  # elsewhere a margin of 0 is no news
+            cdf = compare(bound[is_there], observed[is_there]) if np.any(is_there) else compare(bound, observed)
+            holds = {"cdf_holds": cdf.holds, "cdf_smallest_margin": cdf.smallest_margin}
+            holds["mean_holds"] = compare(mean_bound, np.asarray(target.risks.mean())).holds
         yield {
             "divergence": divergence,
             "budget": budget,
             "budget_is": budgets[budget],
-            "cdf_holds": cdf.holds,
-            "cdf_smallest_margin": cdf.smallest_margin,
             "worst_mean": float(mean_bound),
-            "mean_holds": average.holds,
+            **holds,
             "is_refuted": budget < distance["lower_bound"],  # the network is proved to be further away
         }
 
@@ -138,7 +145,7 @@ def target_table(section: Mapping[str, Any]) -> Table:
     """Return the table of what is certified at each budget beside the target network."""
     asked = f">with {section['num_asked']} of its clients"
     headers = ">mean risk at most", asked, ">it is", "both hold", ">every share: margin", "holds"
-    title = f"the target network ({section['change']}), {section['num_clients']} clients"
+    title = f"the target network ({section['change']}), {section['num_clients'] or section['num_asked']} clients"
     table = new_table(title, "within", "which is", *headers)
     for check in section["checks"]:
         table.add_row(

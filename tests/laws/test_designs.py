@@ -89,7 +89,12 @@ def test_only_functions_that_know_designs_answer_and_no_new_one_is_forgotten():
         ],
         "of groups or several": ["group_certificate", "joint_cdf", "gini_correlation"],
         "of other answers": ["change_bound", "score_bound", "wasserstein_mean", "wasserstein_cdf"],
-        "by ranks, in an order, or published": ["next_clients", "always_valid", "wasserstein_published"],
+        "by ranks, in an order, of two networks, or published": [
+            "next_clients",
+            "always_valid",
+            "target_bound",
+            "wasserstein_published",
+        ],
     }
     assert {*KNOWING, *chain.from_iterable(of_others.values())} == FUNCTIONS.keys()
     with pytest.raises(ValueError, match="independent draws"):
@@ -110,8 +115,8 @@ def test_only_functions_that_know_designs_answer_and_no_new_one_is_forgotten():
         partial(rb.cvar, level=0.5, delta=0.1, method="band"),
         partial(always_valid, number="mean", delta=0.1),
         lambda r: rb.monitor(rb.mean_bound(answers(), delta=0.1), r),
-        lambda r: rb.worst_case_mean(r, divergence="kl", budget=0.1, delta=0.1, target=answers()),
-        lambda r: rb.worst_case_mean(answers(), divergence="kl", budget=0.1, delta=0.1, target=r),
+        lambda r: rb.target_bound(r, answers(), "target_mean:kl:0.1", delta=0.1),
+        lambda r: rb.target_bound(answers(), r, "target_share:0.3:kl:0.1", delta=0.1),
         lambda r: rb.divergence_lower_bound(r, answers(), divergence="kl", delta=0.1),
         lambda r: rb.group_bands(r, ["a", "b"] * 30, delta=0.1),
         lambda r: rb.select({"one": r, "two": r}, objective="mean+gini", delta=0.1),

@@ -50,7 +50,7 @@ def kinds():
         "mean of a histogram": rb.mean_bound(bins, **few, method="hoeffding"),
         "worst mean": rb.worst_case_mean(named, divergence="chi2", budget=[0.0, 0.2], **few),
         "quantile of the doubtful": rb.quantile(doubtful, level=0.5, **few),
-        "a target network": rb.worst_case_mean(risks, divergence="chi2", budget=[0.1, 0.2], **few, target=pilot),
+        "a target network": rb.target_bound(risks, pilot, "target_quantile:0.5:chi2:0.1", **few),
         "how far a target is": rb.divergence_lower_bound(risks, pilot, divergence="kl", **few),
         "share": rb.survival(unequal, thresholds=0.4, **few),
         "next clients": rb.next_clients(named, 5, divergence="chi2", budget=[0.0, 0.2], **few),

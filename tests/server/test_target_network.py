@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import riskband as rb
+from riskband.cli import main
 from riskband.models.evaluation import example_losses
 from server.config import load_config
 from server.problems import ConfigError
+from server.run.ledger import read_ledger
 from server.studies.target_network import target_network
 from tests.one_voice import contradictions
 from tests.server.running import printed, run_app
@@ -162,3 +164,46 @@ def test_targets_that_cannot_be_are_refused(defaults, changes):
 
 def test_without_a_target_there_is_none(defaults, tmp_path):
     assert run_app(tmp_path, defaults)["target"] is None
+
+
+IN_GROUPS = {"num_clients": 40, "num_unseen": 40, "training_epochs": 2, "budgets": "0.1,1", "figure_format": "svg"}
+IN_GROUPS |= {"group_sigmas": "0.05,0.6", "affine_sigma": 0.0, "target": "group:sigma-0.6"}
+
+
+@pytest.mark.parametrize("num_unseen", [40, 0])
+def test_clients_of_a_target_network_are_asked_in_the_same_run_and_stand_beside_the_source(
+    tmp_path, defaults, num_unseen
+):
+    report = run_app(tmp_path, defaults, **IN_GROUPS | {"num_unseen": num_unseen})
+    target, certificates = report["target"], report["certificates"]
+    answers = {answer.client_id: answer for answer in read_ledger(tmp_path / "ledger.jsonl")[1]}
+    in_it = [each for each in answers.values() if each.group == "sigma-0.6"]
+    assert report["network"]["num_answered"] == len(answers) == 40
+    assert 2 <= target["num_asked"] == len(in_it) < 40
+    mean = rb.Certificate.load(tmp_path / "certificates" / "mean.json")
+    others = [each.risk for each in answers.values() if each not in in_it]
+    assert sorted(mean.recipe["answers"]["values"]) == sorted(others)
+    two = rb.Certificate.load(tmp_path / "certificates" / "target_mean_chi2_1.json")
+    assert sorted(two.recipe["arguments"]["target"]["answers"]["values"]) == sorted(each.risk for each in in_it)
+    assert sum(event["delta"] for event in report["findings"]["events"]) == pytest.approx(report["config"]["delta"])
+    holds = [check["target_mean_holds"] for check in target["checks"] if check["budget_is"] == "asked"]
+    if num_unseen:
+        risks = np.array(report["unseen"]["risks"])
+        assert len(risks) + target["num_clients"] == 40
+        assert target["mean_risk"] == np.mean(target["risks"]) > risks.mean() + 0.1
+        assert True in holds
+    else:
+        assert target["mean_risk"] is None
+        assert holds == [None] * 4
+    assert certificates["target_mean_chi2_1"]["value"] < 1.0
+    page = (tmp_path / "report.html").read_text()
+    assert contradictions(report, page=page, terminal=printed(report), delta=report["config"]["delta"]) == []
+    assert main(["verify", str(tmp_path / "certificates" / "target_mean_chi2_1.json")]) == 0
+
+
+def test_a_group_that_nobody_is_in_is_refused_and_so_is_what_has_no_derivation(tmp_path, defaults):
+    with pytest.raises(ValueError, match="in the group 'sigma-7' of the target network"):
+        run_app(tmp_path / "none", defaults, **IN_GROUPS | {"target": "group:sigma-7"})
+    for wrong in ({"missing": "worst"}, {"contamination": 1}, {"privacy": "laplace:1"}, {"target": "group:"}):
+        with pytest.raises(ConfigError):
+            run_app(tmp_path / "wrong", defaults, **IN_GROUPS | wrong)

@@ -10,6 +10,7 @@ import riskband as rb
 from benchmarks.ground_truth import BetaRisks, TwoPointRisks
 from riskband.betting import doubt_of_mean, with_another
 from riskband.worst_cases.divergence_bounds import next_estimate
+from riskband.worst_cases.target_networks import chance_of_so_few
 from tests.validity.coverage import ROUNDING, rejected, study
 
 DELTA = 0.2
@@ -48,7 +49,7 @@ def false_means(num_source, num_target, *, p, budget, low=0.1, high=0.5):
 
         def is_false(source_high, target=target):
             source = two_kinds(source_high, num_source)
-            found = rb.worst_case_mean(source, divergence="chi2", budget=budget, delta=DELTA, target=target)
+            found = rb.target_bound(source, target, f"target_mean:chi2:{budget}", delta=DELTA)
             return found.value < truth - ROUNDING
 
         least = -1  # the largest number in the source with which it is false falls as that in the target grows
@@ -81,6 +82,56 @@ def test_two_gamblers_have_together_a_capital_of_mean_at_most_one_exactly():
     assert together(p, is_twice=True)[0] > 1.5
 
 
+def test_two_counts_are_so_small_no_more_often_than_their_chance_says_exactly():
+    """Whatever the weights: also where the first network says nothing, and of the better of two weights it is false."""
+    for sizes, least in (((40, 6), (0.1, 0.3)), ((25, 9), (0.0, 0.4)), ((60, 4), (0.5, 0.97)), ((30, 30), (0.2, 0.2))):
+        counts = [np.arange(size + 1) for size in sizes]
+        found = np.array([[chance_of_so_few((k, j), sizes, least, delta=DELTA) for j in counts[1]] for k in counts[0]])
+        chances = np.outer(*(binom.pmf(count, size, p) for count, size, p in zip(counts, sizes, least, strict=True)))
+        for level in (0.01, DELTA, 0.7):
+            assert chances[found <= level].sum() <= level + ROUNDING
+        assert np.all(np.diff(found, axis=0) >= -ROUNDING)
+        assert np.all(np.diff(found, axis=1) >= -ROUNDING)
+        more = np.outer(*(binom.pmf(c, n, p + 0.02) for c, n, p in zip(counts, sizes, least, strict=True)))
+        assert more[found <= DELTA].sum() <= DELTA
+    alone = [binom.cdf(counts[i], sizes[i], least[i]) for i in (0, 1)]  # the control: the smaller of two chances
+    assert chances[np.minimum.outer(*alone) <= DELTA].sum() > 1.1 * DELTA
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", ["target_share:0.5", "target_quantile"])
+def test_shares_and_quantiles_of_the_worst_network_fail_no_more_often_than_delta_exactly(number):
+    """Clients of two kinds that measure exactly; the share of the worse is just above a quantile's tail."""
+    p, budget, sizes = 0.06, 0.1, (40, 6) if number == "target_share:0.5" else (90, 6)
+    share = worst_share(p, budget)
+    level = 1.0 - share + 1e-9
+    name = f"{number if number.startswith('target_share') else f'target_quantile:{float(level)!r}'}:chi2:{budget}"
+    truth, failed = (share if "share" in number else 0.9), 0.0
+    for k in range(sizes[0] + 1):
+        for j in range(sizes[1] + 1):
+            answers = [two_kinds(count, size, high=0.9) for count, size in zip((k, j), sizes, strict=True)]
+            if float(rb.target_bound(*answers, name, delta=DELTA).value) < truth - 1e-6:
+                failed += binom.pmf(k, sizes[0], p) * binom.pmf(j, sizes[1], share)
+    assert 0.0 < failed <= DELTA
+
+
+@pytest.mark.parametrize("number", ["target_share:0.25", "target_quantile:0.9"])
+def test_few_clients_tighten_shares_and_quantiles_beyond_either_network_alone(number):
+    law = BetaRisks(3.0, 21.0)
+
+    def typical(num_clients):
+        return rb.ClientRisks(np.rint(100 * law.risk_quantile((np.arange(num_clients) + 0.5) / num_clients)) / 100, 100)
+
+    source, few = typical(200), typical(30)
+
+    def bound(budget, target=few):
+        return float(rb.target_bound(source, target, f"{number}:chi2:{budget}", delta=0.05).value)
+
+    truth = 0.0492 if "share" in number else law.risk_quantile(np.array(0.9))
+    assert truth < bound(0.1) < min(bound(0.1, typical(2)), bound(10.0))  # a far network says nothing of it
+    assert bound(0.0) < bound(0.1) < bound(0.3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("num_target", "p", "budget"), [(3, 0.3, 0.1), (6, 0.4, 0.3)])
 def test_bounds_on_the_worst_network_of_two_kinds_are_false_no_more_often_than_delta_exactly(num_target, p, budget):
@@ -101,17 +152,15 @@ def test_bounds_on_the_worst_network_hold(case, num_networks):
     law, name, budget = KINDS[case]
     truth = law.worst_case_mean(name, budget) if budget else law.mean_risk()
     worst = TwoPointRisks(law.low, law.high, (truth - law.low) / (law.high - law.low))
-    found = {side: [] for side in ("above", "below", "in one order")}
+    found = {side: [] for side in ("above", "below")}
     for rng in map(np.random.default_rng, np.random.SeedSequence(17).spawn(num_networks)):
         source, few = (
             rb.ClientRisks(each.draw(rng, num_clients=size, num_examples=20)[1], 20)
             for each, size in ((law, 40), (worst, 8))
         )
-        settings = {"divergence": name, "budget": budget, "delta": DELTA, "target": few}
-        bound = rb.worst_case_mean(source, **settings)
+        bound = rb.target_bound(source, few, f"target_mean:{name}:{budget}", delta=DELTA)
         found["above"].append(bound.value < truth - ROUNDING)
         found["below"].append(bound.lower > truth + ROUNDING)
-        found["in one order"].append(rb.worst_case_mean(source, **settings, seed=0).value < truth - ROUNDING)
     assert rejected(found, DELTA) == {}
 
 
@@ -122,7 +171,7 @@ def test_few_clients_tighten_it_and_neither_network_alone_is_sharper_with_its_sh
     alone = rb.worst_case_mean(source, **settings).value
     for num_target, a in ((10, 3.0), (20, 1.0), (5, 9.0)):
         few = rb.ClientRisks(rng.binomial(50, rng.beta(a, 21, num_target)) / 50, 50)
-        both = rb.worst_case_mean(source, **settings, target=few)
+        both = rb.target_bound(source, few, "target_mean:chi2:0.2", delta=delta)
         assert (both.value < alone) == (a < 9.0)
         # The target's own bets, made for 90 % of delta, have to earn ten times as much.
         assert doubt_of_mean(few.values, delta=0.9 * delta)(both.value - 1e-6) < np.log(10.0 / (0.9 * delta))

@@ -74,7 +74,9 @@ class WassersteinStudy(Study):
             return exact_curves(config, tested.models[0])
         return unseen_clients(config, tested.models[0], is_measured=False)
 
-    def targets(self, config: RunConfig, tested: UnderTest, show: Callable[[str], None]) -> tuple[TargetNetwork, ...]:
+    def targets(
+        self, config: RunConfig, tested: UnderTest, conclusion: Any, show: Callable[[str], None]
+    ) -> tuple[TargetNetwork, ...]:
         """Return the networks of ``target-sigmas``."""
         if config.of(Settings).target_sigmas:
             show("moving unseen clients further and measuring how far that is")

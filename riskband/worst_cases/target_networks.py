@@ -1,0 +1,200 @@
+"""What a few clients of a target network add to what its source network certifies within a budget (math §3.6).
+
+The answers of both networks are independent, so what each says against a candidate for the number can be joined: for a
+mean the capitals of two gamblers, for a share and a quantile two counts of clients.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import bdtr, bdtrik, logit
+
+from riskband import duals
+from riskband.answers.counts import BoolArray
+from riskband.answers.risks import ClientRisks, check_risks, shared_assumptions
+from riskband.betting import constant_stakes_upper_mean, doubt_of_mean
+from riskband.certificate import Certificate, recipe
+from riskband.checks import FloatArray, as_spelled, check_budget, check_delta, float_of
+from riskband.functionals.dispersion import dispersion_certificate
+from riskband.functionals.functional import resolve
+from riskband.functionals.stepwise import Clients, planned_size, quantile_ranges, share_ranges
+from riskband.search import bisect
+from riskband.wording import chosen_before, exactly
+from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence
+from riskband.worst_cases.reweighting import assumed_of_duals, duals_within, within
+
+BOTH_NETWORKS = "the clients of the source network answered independently of those of the target network"
+TARGET_NUMBERS = ("target_mean", "target_share", "target_quantile")
+_TARGET = "target_"
+_FROM_BELOW = 0.1  # of delta, for the lower bound: what a FAIL needs costs a PASS next to nothing
+_SHARES = np.geomspace(1.0, 1e-3, 400)[1:]  # tried from the top, so a bound is at most 1.7 % above where it could be
+_ETA = 0.1  # error level of the limits of single clients where the source alone plans none
+
+
+class TargetNumber(NamedTuple):
+    """A number of a target network within a budget of the source: "target_share:0.3:chi2:0.1"."""
+
+    number: str  # "mean", "share:0.3", "quantile:0.9"
+    divergence: FDivergence
+    budget: float
+
+    @classmethod
+    def of(cls, name: object) -> TargetNumber:
+        """Read a name; raises ValueError if it is none."""
+        try:
+            if as_spelled(str(name).partition(":")[0], TARGET_NUMBERS) is None:
+                raise ValueError("it must begin with " + ", ".join(TARGET_NUMBERS))
+            number, divergence, budget = str(name)[len(_TARGET) :].rsplit(":", 2)
+            chosen, size = resolve(number, called="the number of a target network"), float(check_budget(float(budget)))
+        except ValueError as error:
+            examples = "'target_mean:chi2:0.1', 'target_share:0.3:chi2:0.1' or 'target_quantile:0.9:chi2:0.1'"
+            raise ValueError(f"{name!r:.80} cannot be read: {error}; write {examples}") from error
+        return cls(chosen.name, resolve_divergence(divergence), size)
+
+    def __str__(self) -> str:
+        return f"{_TARGET}{self.number}:{self.divergence.name}:{exactly(self.budget)}"
+
+    @property
+    def quantity(self) -> str:
+        """What it is, as the subject of a sentence."""
+        family, _, point = self.number.partition(":")
+        what = {
+            "mean": "the mean risk",
+            "share": f"the share of clients with a risk of at least {point}",
+            "quantile": f"the {point} quantile of the risk",
+        }[family]
+        where = f"within {exactly(self.budget)} of the source network in {self.divergence.title}"
+        return f"{what} of the target network ({where})"
+
+
+def target_bound(source: ClientRisks, target: ClientRisks, number: str | TargetNumber, *, delta: float) -> Certificate:
+    """Bounds on the mean risk, a share or a quantile of a target network of which a few clients answered, too.
+
+    Parameters
+    ----------
+    source, target : ClientRisks
+        Answers of clients of the source network, and of others of the target network.
+    number : str
+        "target_mean:chi2:0.1", "target_share:0.3:chi2:0.1" (of the clients with a true risk of at least .3) or
+        "target_quantile:0.9:chi2:0.1": with the divergence, and the budget >= 0 within which the target is assumed.
+    delta : float
+        Probability that a bound fails, in (0, 1). A tenth of it is for the bound from below, by the target alone.
+
+    Returns
+    -------
+    Certificate
+        A number with both ends. Source: math §3.6.
+
+    Raises
+    ------
+    ValueError
+        If the number cannot be read, or delta is out of range, or answers have noise, a design or a population, or some
+        may be wrong or count as the worst.
+    """
+    asked = number if isinstance(number, TargetNumber) else TargetNumber.of(number)
+    f = asked.divergence
+    source, part = source.in_order_of_names(), (1.0 - _FROM_BELOW) * check_delta(delta)
+    for answers in (source, target):
+        check_risks(answers)
+        answers.require_certain_answers("a bound with clients of a target network", "make a band of each network")
+    family, _, point = asked.number.partition(":")
+    if family == "mean":
+        found = _mean(source, target, asked, part)
+        upper, method, assumptions = found.value, found.method, (*assumed_of_duals(source, f), *found.assumptions)
+        lower = 1.0 - constant_stakes_upper_mean(1.0 - target.values, delta=_FROM_BELOW * delta)
+    else:
+        joined = _share if family == "share" else _quantile
+        upper, method, assumptions = joined(source, target, asked, float_of(point), part), "weighted counts", ()
+        lower = float(dispersion_certificate(target, asked.number, delta=_FROM_BELOW * delta).lower or 0.0)
+    lines = [line for each in (source, target) for line in shared_assumptions(each, needs_binary=each is source)]
+    return Certificate(
+        quantity=asked.quantity,
+        value=upper,
+        lower=min(lower, upper),
+        delta=delta,
+        method=method,
+        assumptions=(
+            *dict.fromkeys((*lines, *assumptions)),
+            BOTH_NETWORKS,
+            *chosen_before(number=(str(asked), None)),
+            within(f),
+        ),
+        recipe=recipe("target_bound", {"target": target.provenance(), "number": str(asked), "delta": delta}, source),
+    )
+
+
+def _mean(source: ClientRisks, target: ClientRisks, asked: TargetNumber, delta: float) -> duals.Limit:
+    """A gambler on each network, and one on both: their capitals multiply."""
+    return duals.dual_upper_limit(
+        source,
+        duals_within(source, asked.divergence, asked.budget),
+        delta=delta,
+        seed=None,
+        beside=doubt_of_mean(target.values, delta=delta),
+    )
+
+
+def _share(source: ClientRisks, target: ClientRisks, asked: TargetNumber, threshold: float, delta: float) -> float:
+    """Upper bound on the share of the target's clients with a risk of at least a threshold."""
+    if threshold == 0.0:
+        return 1.0
+    both, high = [Clients.of(each, threshold) for each in (source, target)], 1.0
+    ranges = share_ranges(source.num_clients, threshold, delta, planned_size(source)[0], False)
+
+    @cache
+    def counts_at(eta: float) -> list[int]:
+        return [int(each.above(eta).sum()) for each in both]
+
+    for share, least in zip(_SHARES.tolist(), _least_at_source(asked, _SHARES).tolist(), strict=True):
+        eta = next(each.limits[0].eta for each in ranges if share > each.low)
+        sizes = source.num_clients, target.num_clients
+        if chance_of_so_few(counts_at(eta), sizes, [(1.0 - eta) * least, (1.0 - eta) * share], delta=delta) > delta:
+            break
+        high = share
+    return high
+
+
+def _quantile(source: ClientRisks, target: ClientRisks, asked: TargetNumber, level: float, delta: float) -> float:
+    """Upper bound on a quantile of the target's risks: a limit of a client of either network, or 1."""
+    share, (least,) = 1.0 - level, _least_at_source(asked, np.array([1.0 - level]))
+    planned = quantile_ranges(source.num_clients, 1.0 - least, delta, planned_size(source)[0])
+    eta = planned[0].limits[0].eta if planned else _ETA
+    limits, sizes = [each.upper_limits(eta) for each in (source, target)], (source.num_clients, target.num_clients)
+    points = np.unique(np.concatenate(limits))
+
+    def is_enough(point: float) -> bool:
+        beyond = [int(np.sum(each > point)) for each in limits]
+        return chance_of_so_few(beyond, sizes, [(1.0 - eta) * least, (1.0 - eta) * share], delta=delta) <= delta
+
+    place = bisect_left(points, True, key=is_enough)
+    return float(points[place]) if place < points.size else 1.0
+
+
+def _least_at_source(asked: TargetNumber, shares: FloatArray) -> FloatArray:
+    """Return the smallest shares of the source network that can be these at a target within the budget."""
+
+    def is_too_small(least: FloatArray) -> BoolArray:
+        return np.asarray(binary_worst_case(least, divergence=asked.divergence, budget=asked.budget) < shares)
+
+    return bisect(is_too_small, low=np.zeros_like(shares), high=shares, num_steps=50)[0]
+
+
+def chance_of_so_few(counts: Sequence[int], sizes: Sequence[int], least: Sequence[float], *, delta: float) -> float:
+    """Return the largest probability of counts of two networks whose weighted sum is no larger than that of these.
+
+    Each client counts with a probability of at least `least`, by its network, whichever others do. The weights are
+    those of the likelihood ratio to one probability in both, which the first network could just tell from its least
+    one; they have nothing to do with the counts, so under the least probabilities it fails at most with delta.
+    """
+    sure = np.clip(least, 1e-9, 1.0 - 1e-9)
+    usual = min(max(np.floor(bdtrik(delta, sizes[0], sure[0])), 0.5) / sizes[0], 0.99 * sure[0])
+    first, second = logit(sure) - logit(usual)
+    others = np.arange(sizes[1] + 1.0)
+    rest = np.floor((first * counts[0] + second * (counts[1] - others)) / first + 1e-9)  # a tie counts as no larger
+    so_few = np.where(rest >= 0.0, bdtr(np.clip(rest, 0.0, sizes[0]), sizes[0], least[0]), 0.0)
+    return float(np.diff(bdtr(others, sizes[1], least[1]), prepend=0.0) @ so_few)
