@@ -104,7 +104,7 @@ HANDLERS: Mapping[type, Callable[[Any, Message, Context], object]] = {
 def _reply(message: Message, context: Context, kind: type) -> Message:
     query: Any = wire.decode_query(message.content, kind)
     answer = HANDLERS[kind](query, message, context)
-    return Message(wire.encode_answer(answer, kept=kept_after(message, context)), reply_to=message)
+    return Message(wire.encode_answer(answer, kept=kept_after(answer, message, context)), reply_to=message)
 
 
 for _kind in HANDLERS:

@@ -61,12 +61,13 @@ def weights_of(message: Message, context: Context) -> dict[str, np.ndarray]:
     return wire.decode_weights(message.content) if sent_hash is None else _kept(context).find(sent_hash)
 
 
-def kept_after(message: Message, context: Context) -> str | None:
-    """Return the hash of the weights of a question that was answered, if they are kept from now on."""
-    if wire.ARRAYS_RECORD not in message.content:
-        return wire.kept_hash(message.content)
+def kept_after(answer: object, message: Message, context: Context) -> str | None:
+    """Return the hash of the weights that an answer is about, if it is about any and they are kept from now on."""
+    sent_hash: str | None = getattr(answer, "model_hash", None)
+    if sent_hash is None or wire.kept_hash(message.content) == sent_hash:
+        return sent_hash
     arrays = wire.decode_weights(message.content)
-    return model_hash(arrays) if arrays and _kept(context).keep(arrays) else None
+    return sent_hash if arrays and _kept(context).keep(arrays) else None
 
 
 def _kept(context: Context) -> KeptModel:

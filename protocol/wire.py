@@ -39,7 +39,7 @@ KEPT_RECORD, _HASH_KEY = "kept", "model-hash"
 # A longer text is not read as a refusal: a name, a hash and some lines of words are shorter.
 _LONGEST_REFUSAL = 20_000
 
-_UNKNOWN_MODEL = "the weights with this hash must be sent: this client does not keep them"
+UNKNOWN_MODEL = "the weights with this hash must be sent: this client does not keep them"
 
 Decoded = TypeVar("Decoded")
 
@@ -72,7 +72,7 @@ class UnknownModelError(RefusedError):
     """A client was sent the hash of weights that it does not keep: it is to be sent them; nothing is spent on that."""
 
     def __init__(self) -> None:
-        super().__init__(_UNKNOWN_MODEL)
+        super().__init__(UNKNOWN_MODEL)
 
 
 def encode_query(query: object, arrays: Mapping[str, np.ndarray] | ArrayRecord | str | None = None) -> RecordDict:
@@ -152,12 +152,6 @@ def decode_refusal(reason: str) -> Refusal | None:
     if not (isinstance(text, str) and isinstance(code, str)):
         return None
     return Refusal(name if isinstance(name, str) and questions.is_name(name) else None, code, text)
-
-
-def lacks_model(reason: str) -> bool:
-    """Return whether the text of an error reply says that the client does not keep the weights."""
-    refusal = decode_refusal(reason)
-    return refusal is not None and _UNKNOWN_MODEL in refusal.text
 
 
 def decode_training(content: RecordDict) -> tuple[dict[str, np.ndarray], int]:

@@ -11,9 +11,9 @@ from flwr.app import Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
 
-from protocol.wire import kept_hash, lacks_model, message_type
+from protocol.wire import kept_hash, message_type
 from strategies.asking.failures import Failure, FailureReason, Node
-from strategies.asking.replies import Check, Received, dead_worker, read_reply
+from strategies.asking.replies import Check, Received, dead_worker, lacks_model, read_reply
 
 Replies = list[Received]
 """What came back for one message, repetitions apart."""
@@ -114,7 +114,7 @@ class Exchange:
             # Only open messages are pulled: the SuperLink forgets a reply once it is delivered.
             pending = self._open_messages()
             arrived = list(self.grid.pull_messages(pending)) if pending else []
-            arrived.sort(key=lambda reply: reply.metadata.created_at)
+            arrived.sort(key=lambda reply: reply.metadata.created_at if dead_worker(reply) else 0.0)
             for reply in arrived:
                 self._receive(reply)
             has_news = self._send_again() or bool(arrived)
@@ -170,9 +170,9 @@ class Exchange:
         if place is None:
             return
         parcel, received = self._parcels[place], self._replies[place]
-        if parcel.whole is not None and reply.has_error() and lacks_model(reply.error.reason or ""):
+        if parcel.whole is not None and not received and lacks_model(reply):
             del self._place_of[message_id]
-            self._parcels[place] = parcel._replace(content=parcel.whole, whole=None)
+            self._parcels[place] = Parcel(parcel.node, parcel.whole, parcel.check)
             self._send([place])
             return
         result = read_reply(reply, parcel.check, parcel.node)

@@ -21,7 +21,7 @@ from typing_extensions import TypeVar
 
 from protocol.codec import num_bytes
 from protocol.questions import AdversarialQuery, Answer, CandidatesQuery, LossAnswer, Query, SignedAnswer
-from protocol.wire import answer_type, claimed_name, decode_answer, decode_refusal
+from protocol.wire import UNKNOWN_MODEL, answer_type, claimed_name, decode_answer, decode_refusal
 from strategies.asking.failures import Failure, FailureReason, Node, in_order
 from strategies.asking.rules import Rule, broken_rules
 
@@ -128,6 +128,12 @@ def dead_worker(reply: Message) -> str | None:
     """Return which of Ray's workers was gone instead of a reply; None if none was."""
     found = _DEAD_WORKER.search(reply.error.reason or "") if reply.has_error() else None
     return None if found is None else found[1]
+
+
+def lacks_model(reply: Message) -> bool:
+    """Return whether a client says that it does not keep the weights of which it was sent the hash."""
+    refusal = decode_refusal(reply.error.reason or "") if reply.has_error() else None
+    return refusal is not None and UNKNOWN_MODEL in refusal.text
 
 
 def settle(
