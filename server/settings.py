@@ -302,9 +302,7 @@ class Asking(Section):
     respect_query_budgets: bool = Field(
         description="true: ask the clients first what they have left, one more round; for secure_histogram false"
     )
-    resume: bool = Field(
-        description="true: continue the run whose ledger is in the output folder; for secure_histogram false"
-    )
+    resume: bool = Field(description="true: continue the run whose ledger is in the output folder")
 
     rules: ClassVar[Mapping[str, Rule]] = {
         "privacy": lambda noise, known: (

@@ -1,8 +1,8 @@
 """A client's part in a secure histogram: five steps, and what a client refuses a server in each.
 
 Plain functions from one state, the part that awaits the step, to the next; `client.secure.state` keeps it. A client
-takes part once in a run, in this order, or not at all: a second vector under the same masks would show the difference
-of the two.
+takes part in this order, or not at all: a second vector under the same masks would show the difference of the two. If
+the sum of all was wrong, it takes part once more in the same run, in a group, with new secrets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from protocol.secure.cryptography import (
     shares_of,
     threshold_of,
 )
-from protocol.secure.questions import ConsistencyQuery, HeldShares, HistogramQuery, SharesQuery, UnmaskQuery
+from protocol.secure.questions import ConsistencyQuery, HeldShares, HistogramQuery, KeysQuery, SharesQuery, UnmaskQuery
 from riskband.checks import RefusedError
 
 MIN_CLIENTS_KEY = "secure-min-clients"
@@ -39,6 +39,9 @@ SMALLEST_MIN_CLIENTS = 3
 
 COMPLETE_KEY = "secure-complete-graph"
 """Whether the owner insists on having all participants as neighbours."""
+
+MAX_HISTOGRAMS = 2
+"""In one run: of all, and of a group."""
 
 SHARES, HISTOGRAM, CONSISTENCY, UNMASK, OVER = "shares", "histogram", "consistency", "unmask", "over"
 """What a client waits for."""
@@ -60,6 +63,7 @@ class Part:
     run_id: str  # Flower's number of the run, unsigned of 64 bits
     awaits: str  # the only question that may come next
     secrets: Secrets  # the client's own; empty once it is over
+    number: int = 1  # which histogram of the run this is
     # The client's number, and how many shares give a secret.
     own: int = 0
     threshold: int = 0
@@ -106,9 +110,9 @@ def flag_of(config: Mapping[str, Any], key: str, *, default: bool) -> bool:
     return value
 
 
-def begun(run_id: int) -> Part:
-    """Return a new part with fresh secrets."""
-    return Part(str(run_id), SHARES, Secrets.fresh())
+def begun(run_id: int, *, number: int = 1) -> Part:
+    """Return a new part with fresh secrets, in the histogram of this number in the run."""
+    return Part(str(run_id), SHARES, Secrets.fresh(), number)
 
 
 def shared(
@@ -222,7 +226,7 @@ def revealed(part: Part, query: UnmaskQuery) -> tuple[Part, list[bytes], list[by
         )
     seeds = [part.held[number][:SEED_BYTES] for number in survivors]
     keys = [part.held[number][SEED_BYTES:] for number in dropped]
-    return Part(part.run_id, OVER, Secrets(b"", b"", b"")), seeds, keys
+    return Part(part.run_id, OVER, Secrets(b"", b"", b""), part.number), seeds, keys
 
 
 def _mac(part: Part, *, own: bool, other: int) -> bytes:
@@ -230,6 +234,18 @@ def _mac(part: Part, *, own: bool, other: int) -> bytes:
     route = (part.own, other) if own else (other, part.own)
     about = digest(part.group.hex(), part.question.hex(), part.lists.survivors, part.lists.dropped)
     return list_mac(part.secrets, part.members[other], route=route, about=about)
+
+
+def require_large_groups(query: KeysQuery, *, min_clients: int) -> None:
+    """Raise ValueError if clients may be asked again in groups that are too small for this one.
+
+    It is too late to refuse then: the sum of all less those of the other groups is that of its own.
+    """
+    if 0 < query.group_size < min_clients:
+        raise RefusedError(
+            f"groups that are asked again must have at least {min_clients} clients, got {query.group_size} "
+            f"({MIN_CLIENTS_KEY} of the client's own config); set secure-group-size to that, or to 0 for no groups"
+        )
 
 
 def require_enough(members: Collection[int], *, least: int) -> None:

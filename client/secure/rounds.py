@@ -75,15 +75,16 @@ def refuse_in_the_open(message: Message, context: Context, call_next: ClientAppC
 
 
 def keys_answer(query: KeysQuery, message: Message, context: Context) -> KeysAnswer:
-    """Return a client's fresh public keys for this run."""
+    """Return a client's fresh public keys for a histogram."""
     # A setting that is wrong is said before anybody counts on the client.
     if is_private(context.node_config):
         raise RefusedError(
             f"a client with a {PRIVACY_KEY} takes no part in a secure histogram: the sum that is seen has no noise"
         )
-    histogram.min_clients_of(context.node_config), histogram.needs_complete_graph(context.node_config)
-    part_of(context, message.metadata.run_id, awaits=None)
-    part = histogram.begun(message.metadata.run_id)
+    histogram.needs_complete_graph(context.node_config)
+    histogram.require_large_groups(query, min_clients=histogram.min_clients_of(context.node_config))
+    before = part_of(context, message.metadata.run_id, awaits=None)
+    part = histogram.begun(message.metadata.run_id, number=1 if before is None else before.number + 1)
     keep(context, part)
     return KeysAnswer(**_identity(context), keys=part.secrets.public)
 

@@ -21,11 +21,13 @@ from client.book import note_once, opened
 from client.budget import budget_from_config
 from client.identity import client_id
 from client.refusals import file_errors_withheld
-from client.secure.part import Part
+from client.secure.part import CONSISTENCY, MAX_HISTOGRAMS, OVER, UNMASK, Part
 from protocol.codec import decode, encode
 from riskband.checks import RefusedError
 
 STATE_RECORD = "secure-part"
+
+_VECTOR_SENT = (CONSISTENCY, UNMASK, OVER)
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,7 +39,9 @@ class _Kept:
 
 
 def part_of(context: Context, run_id: int, *, awaits: str | None) -> Part | None:
-    """Return the client's part in a run, which has to await this question; None: to begin, before there is a part.
+    """Return the client's part in a run, which has to await this question.
+
+    None: to begin, before there is a part; or again, for a group, when the vector of the first one was sent.
 
     Raises ValueError if another question has to come first, this one was asked before, or another run has begun since.
     """
@@ -46,10 +50,11 @@ def part_of(context: Context, run_id: int, *, awaits: str | None) -> Part | None
         raise RefusedError("a run must not go on after another one of its series has begun a secure histogram")
     found = kept.part if kept is not None and kept.part.run_id == str(run_id) else None  # else of an earlier run
     now = None if found is None else found.awaits
-    if now != awaits:
+    begins_again = awaits is None and found is not None and found.number < MAX_HISTOGRAMS and now in _VECTOR_SENT
+    if now != awaits and not begins_again:
         raise RefusedError(
-            f"a client takes part in a secure histogram once a run, step by step; it was asked for "
-            f"{awaits or 'keys'} and awaits {now or 'the question for keys'}"
+            "a client takes part in a secure histogram once a run, and once more in a group, step by step; it was "
+            f"asked for {awaits or 'keys'} and awaits {now or 'the question for keys'}"
         )
     return found
 

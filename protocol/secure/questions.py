@@ -63,14 +63,17 @@ class HistogramQuery(LossQuery):
 
 @dataclass(frozen=True)
 class KeysQuery:
-    """The question "which are your public keys for this run?"."""
+    """The question "which are your public keys for this histogram?"."""
+
+    # If the sum of all is wrong, clients are asked again in groups of at least so many; 0: they are not.
+    group_size: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeysAnswer(SignedAnswer):
     """A client's fresh public keys."""
 
-    keys: PublicKeys  # for this run
+    keys: PublicKeys  # for this histogram
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import numpy as np
 
 from riskband.answers import frames
 from riskband.answers.doors import Door, TableError, Wanted, read_columns
+from riskband.answers.evaluations import EVALUATIONS
 from riskband.answers.metrics import loss_problem
 from riskband.answers.responses import WhoAnswered
 from riskband.answers.risks import ClientRisks, risks_of_table
@@ -80,6 +81,11 @@ def _opened(path: str, wanted: Wanted, framework: str | None) -> tuple[Table, Wa
         wanted = Wanted("num_examples", loss="loss", client=table.client, is_growing=wanted.is_growing)
     elif framework is None:
         table = read_table(path, numbers, is_growing=wanted.is_growing)
+    elif framework in EVALUATIONS:
+        if wanted.client is None:
+            raise TableError([f"--from {framework} needs --client: what a sample says of whose it is"])
+        table = EVALUATIONS[framework](Path(path), wanted.client)
+        wanted = replace(wanted, client=table.client)
     else:
         if wanted.client is not None:
             raise TableError([f"--client is for tables, got {wanted.client!r} with --from, which knows the names"])

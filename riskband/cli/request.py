@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import riskband as rb
 from riskband.answers.doors import TableError, Wanted
-from riskband.answers.files import number_or_column, read_risks, read_scores
+from riskband.answers.files import FRAMEWORKS, number_or_column, read_risks, read_scores
 from riskband.answers.responses import WhoAnswered, check_contamination, check_missing, check_num_missing
 from riskband.bands.methods import resolve_level_method
 from riskband.bands.pilots import check_pilot_share
@@ -51,7 +51,7 @@ class Request:
             for name, each in vars(options).items()
         }
         said = {each: given[each] for each in WhoAnswered.__annotations__ if given[each] is not None}
-        who: Any = {"answered_by": "trainers" if options.framework else "fresh"} | said
+        who: Any = {"answered_by": "trainers" if options.framework in FRAMEWORKS else "fresh"} | said
         band = "two" if options.plot_dispersion else "lower" if options.plot else ""
         given |= {"band": band, "groups": options.group is not None, "budget": given["budget"] or DEFAULT_BUDGETS}
         asked = Asked(**{each.name: given[each.name] for each in fields(Asked)})

@@ -227,11 +227,13 @@ class RunDisplay:
         self._detail = ""
         self._progress = Progress(asked=0, answered=0)
 
-    def accept(self, query: Query, answer: Answer, node_id: int) -> None:
+    def accept(self, query: Query, answer: Answer, node_id: int | None) -> None:
         """Keep a valid answer; it is on the disk when this returns."""
         self._ledger.append(query, answer, node_id=node_id)
         round = self._progress.round
-        self._folder.log_event("answer_accepted", round=round, client_id=answer.client_id, node_id=str(node_id))
+        self._folder.log_event(
+            "answer_accepted", round=round, client_id=answer.client_id, node_id=node_id and str(node_id)
+        )
 
     def show_progress(self, progress: Progress) -> None:
         """Show how far the round is, and log the failures that are new.

@@ -24,7 +24,7 @@ from pydantic_core import to_json
 from protocol import questions
 from protocol.hashes import code_hash
 from server.run.lock import FolderError
-from strategies.asking.resume import EarlierAnswer
+from strategies.asking.resume import EarlierAnswer, OpenedSum
 
 Value = TypeVar("Value")
 
@@ -35,7 +35,7 @@ goes until it is decided, which its certificates allow."""
 
 
 # By a key that no other kind of answer has.
-_TOLD_BY = {"risks": questions.CandidatesAnswer, "num_worse": questions.ComparisonAnswer}
+_TOLD_BY = {"risks": questions.CandidatesAnswer, "num_worse": questions.ComparisonAnswer, "counts": OpenedSum}
 
 
 class Ledger:

@@ -9,13 +9,11 @@ from pydantic import Field
 
 from protocol.secure.questions import MAX_BINS
 from riskband.worst_cases.requirements import is_of_next
-from server.sections import Rule, Section, one_of
+from server.sections import Rule, Section, one_of, rule
 from server.settings import RunConfig
 from server.studies.f_divergence import FDivergenceStudy, settings_of
 from server.studies.study import Evaluation, UnderTest, loss_query
 from strategies.secure.histogram import SIZES, SecureHistogram
-
-_NEED_SINGLE_ANSWERS = ("on_answer", "earlier", "respect_budgets")
 
 
 class Settings(Section):
@@ -25,6 +23,11 @@ class Settings(Section):
     histogram_sizes: Annotated[str, one_of(SIZES)] = Field(
         description=f'use one of {", ".join(SIZES)}; with "private" in the strategy secure_histogram, local is '
         "marginal or counted"
+    )
+    secure_group_size: Annotated[int, rule(lambda number: number not in (1, 2))] = Field(
+        ge=0,
+        description="if the counts do not add up, clients are asked again in groups of at least so many, 3 or more; 0: "
+        "never",
     )
     secure_neighbours: int = Field(
         ge=2, multiple_of=2, description="give an even number; a client shares its secrets with so many others"
@@ -37,7 +40,7 @@ class SecureHistogramStudy(FDivergenceStudy):
     settings = Settings
     can_stop = False
     rules: ClassVar[Mapping[str, Rule]] = {
-        **dict.fromkeys(("privacy", "respect_query_budgets", "resume"), lambda value, known: not value),
+        **dict.fromkeys(("privacy", "respect_query_budgets"), lambda value, known: not value),
         "target": lambda target, known: not target,
         "require": lambda required, known: (  # no single answer is ever seen
             FDivergenceStudy.rules["require"](required, known) and not any(map(is_of_next, required))
@@ -54,7 +57,8 @@ class SecureHistogramStudy(FDivergenceStudy):
             num_examples=config.network.examples_per_client if chosen.histogram_sizes == "equal" else None,
             num_neighbours=chosen.secure_neighbours,
             **settings_of(config),
-            **{name: value for name, value in asking.items() if name not in _NEED_SINGLE_ANSWERS},
+            group_size=chosen.secure_group_size,
+            **asking,
         )
 
     def sections(self, evaluation: Evaluation) -> dict[str, Any]:
@@ -66,6 +70,8 @@ class SecureHistogramStudy(FDivergenceStudy):
             "secure_aggregation": {
                 "num_neighbours": min(wanted, outcome.num_asked - 1),
                 "num_late_failures": len(outcome.late_failures),
+                "groups": [list(group) for group in outcome.groups],
+                "wrong_groups": [list(group) for group in outcome.wrong_groups],
                 "counts": [list(row) for row in outcome.counts],
                 # So much may the empirical risks, which are the upper ends of bins, be too large.
                 "bin_width": 1.0 / len(outcome.counts[0]),
@@ -82,3 +88,10 @@ class SecureHistogramStudy(FDivergenceStudy):
             f"{section['bin_width']:g}; each shared its secrets with {section['num_neighbours']} others"
             f"{f'; {late} fell silent after they had been counted' if late else ''}."
         )
+        if section["groups"]:
+            wrong = "; ".join(", ".join(group) for group in section["wrong_groups"])
+            who = f"in each of these someone sent a wrong vector or share: {wrong}" if wrong else "no sum was wrong"
+            yield (
+                f"That sum was wrong. {len(section['groups'])} groups were asked again, for a sum each: {who}. Clients "
+                "without an answer count as the worst."
+            )

@@ -35,6 +35,8 @@ class FailureReason(StrEnum):
     CLAIMED_TWICE = "claimed-twice"
     CHANGED_ANSWER = "changed-answer"
     BUDGET_SPENT = "budget-spent"
+    WRONG_SUM = "wrong-sum"
+    NO_SUM = "no-sum"
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ class QueryStrategy(Strategy):
     # Called with (query, answer, node id) for each valid answer the moment it arrives, before anything can go wrong
     # later. A contested client id is known only at the end of the round, so a ledger may hold answers that the outcome
     # refuses: there, a name under different answers must not be believed.
-    on_answer: Callable[[Any, Any, int], None] | None = None
+    on_answer: Callable[[Any, Any, Any], None] | None = None
     # Called with a `Progress` after the push and whenever replies came in.
     on_progress: Callable[[Progress], None] | None = None
     on_detail: Callable[[str], None] | None = None  # called with a line about how far a strategy of many rounds is

@@ -12,13 +12,34 @@ from strategies.asking.failures import Failure, FailureReason, in_order
 from strategies.asking.replies import RoundOutcome
 
 Asked = tuple[tuple[float, ...], tuple[float, ...]]
+Counts = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class OpenedSum:
+    """A sum of clients' histograms, as it was opened: it may be wrong."""
+
+    clients: tuple[str, ...]  # who is in it, sorted
+    counts: Counts  # modulo 2**32; empty if none came out
+    failures: tuple[Failure, ...]  # who is not, of those who were asked
+    late_failures: tuple[Failure, ...]  # who is, and fell silent after that
+    num_asked: int
+
+    def __post_init__(self) -> None:
+        if not self.clients or list(self.clients) != sorted(set(self.clients)):
+            raise ValueError(f"clients of a sum must be sorted, each once, got {len(self.clients)}")
+
+    @property
+    def client_id(self) -> str:
+        """All of them in words."""
+        return f"{self.clients[0]} and {len(self.clients) - 1} others"
 
 
 @dataclass(frozen=True)
 class EarlierAnswer:
     """A valid answer of an interrupted run, and the part of the question that varies within a run."""
 
-    answer: Answer
+    answer: Any  # an `Answer`, or of a secure histogram an `OpenedSum`
     # Of the `AdversarialQuery` that was asked; empty for a plain loss.
     radii: tuple[float, ...] = ()
     multipliers: tuple[float, ...] = ()

@@ -1,4 +1,4 @@
-"""The server's side of secure aggregation: who is in the sum, and the rounds from keys to unmasking.
+"""The server's side of secure aggregation: who is in a sum, and the rounds from keys to unmasking.
 
 No client can end the run for the others: who sends a wrong key, or is in dispute about shares, goes alone.
 """
@@ -38,11 +38,15 @@ Shares = Mapping[int, Mapping[int, bytes]]
 
 
 class UnmaskingError(RuntimeError):
-    """The sum cannot be found: too few shares came, or wrong ones."""
+    """The sum cannot be found: too few shares came."""
 
 
-Ask = Callable[[Mapping[str, Check], int], tuple[dict[str, Any], list[Failure]]]
-"""From questions by client id, and the number of the round, to valid answers by client id, and named failures."""
+class WrongSumError(ValueError):
+    """What was found is no sum of histograms: a client sent a wrong vector, or a wrong share."""
+
+
+Ask = Callable[[Mapping[str, Check]], tuple[dict[str, Any], list[Failure]]]
+"""One round: from questions by client id to valid answers by client id, and named failures."""
 
 
 @dataclass(frozen=True)
@@ -65,18 +69,36 @@ class MaskedQuestion:
 
 
 class SecureSum:
-    """Rounds 2 to 5 of secure aggregation, to one sum of those who sent keys in the first; see `neighbourhoods`."""
+    """Rounds 2 to 5 of secure aggregation, to a sum for each group of those who sent keys in the first.
+
+    Masks are shared within a group, with its `neighbourhoods`. With `is_whole` a group goes on only while nobody of it
+    has failed.
+    """
 
     def __init__(
-        self, keys: Mapping[str, secure.KeysAnswer], ask: Ask, *, num_neighbours: int, rng: np.random.Generator
+        self,
+        keys: Mapping[str, secure.KeysAnswer],
+        ask: Ask,
+        *,
+        groups: Iterable[Iterable[str]],
+        num_neighbours: int,
+        rng: np.random.Generator,
+        is_whole: bool = False,
     ) -> None:
         self._names = dict(enumerate(sorted(keys), start=1))
         self._public = {number: keys[name].keys for number, name in self._names.items()}
-        self._members = neighbourhoods(len(keys), num_neighbours=num_neighbours, rng=rng)
+        self._group: dict[int, frozenset[int]] = {}
+        self._members: dict[int, tuple[int, ...]] = {}
+        for group in map(frozenset, groups):
+            numbers = [number for number, name in self._names.items() if name in group]
+            places = neighbourhoods(len(numbers), num_neighbours=num_neighbours, rng=rng)
+            self._members |= {numbers[k - 1]: tuple(numbers[n - 1] for n in near) for k, near in places.items()}
+            self._group |= dict.fromkeys(numbers, frozenset(numbers))
+        self._is_whole = is_whole
         self._ask = ask
         self._sent: dict[int, dict[int, bytes]] = {}
         self._held: dict[int, set[int]] = {}
-        self.failures: list[Failure] = []  # participants whose vector is not in the sum
+        self.failures: list[Failure] = []  # participants whose vector is in no sum
         # Participants whose vector is in the sum and who gave no shares in the end; the others' were enough.
         self.late_failures: list[Failure] = []
 
@@ -86,12 +108,13 @@ class SecureSum:
         Of two participants that disagree about a share between them, one is left out: see `left_out`.
         """
         questions = {number: self._shares_question(number) for number in self._members}
-        shared: dict[int, secure.SharesAnswer] = self._ask_numbers(questions, 2, self.failures)
+        shared: dict[int, secure.SharesAnswer] = self._ask_numbers(questions, self.failures)
         self._sent = {
             number: dict(zip(answer.sent.numbers, answer.sent.shares, strict=True)) for number, answer in shared.items()
         }
-        questions = {number: self._masked_question(question, number) for number in shared}
-        masked: dict[int, secure.MaskedAnswer] = self._ask_numbers(questions, 3, self.failures)
+        going_on = [number for number in shared if not self._is_whole or self._group[number] <= shared.keys()]
+        questions = {number: self._masked_question(question, number) for number in going_on}
+        masked: dict[int, secure.MaskedAnswer] = self._ask_numbers(questions, self.failures)
         self._held = {
             number: {number, *self._senders(number)} - set(answer.unopened) for number, answer in masked.items()
         }
@@ -103,18 +126,20 @@ class SecureSum:
         return {self._names[number]: answer for number, answer in masked.items()}
 
     def total(self, question: MaskedQuestion, masked: Mapping[str, secure.MaskedAnswer]) -> np.ndarray:
-        """Return the sum of the vectors that `collect` returned, shape (num_values,), modulo 2**32.
+        """Return the sum of the vectors of one group that `collect` returned, shape (num_values,), modulo 2**32.
 
-        Raises UnmaskingError if too few participants are left to unmask it.
+        Raises UnmaskingError if too few participants are left to unmask it; WrongSumError if their shares give another
+        key than a participant's.
         """
         vectors = {number: masked[name].vector for number, name in self._names.items() if name in masked}
-        lists = secure.ConsistencyQuery(tuple(sorted(vectors)), tuple(sorted(self._sent.keys() - vectors.keys())))
+        sent = self._sent.keys() & self._group[next(iter(vectors))]
+        lists = secure.ConsistencyQuery(tuple(sorted(vectors)), tuple(sorted(sent - vectors.keys())))
         self._require_holders(lists)
         questions = {number: self._consistency_question(lists, number) for number in vectors}
-        confirmed: dict[int, secure.ConsistencyAnswer] = self._ask_numbers(questions, 4, self.late_failures)
+        confirmed: dict[int, secure.ConsistencyAnswer] = self._ask_numbers(questions, self.late_failures)
         macs = {number: dict(zip(answer.numbers, answer.macs, strict=True)) for number, answer in confirmed.items()}
         questions = {number: self._unmask_question(lists, macs, number) for number in macs}
-        answers: dict[int, secure.UnmaskAnswer] = self._ask_numbers(questions, 5, self.late_failures)
+        answers: dict[int, secure.UnmaskAnswer] = self._ask_numbers(questions, self.late_failures)
         seeds: dict[int, dict[int, bytes]] = {number: {} for number in lists.survivors}
         keys: dict[int, dict[int, bytes]] = {}
         for holder, answer in answers.items():
@@ -127,8 +152,8 @@ class SecureSum:
     def _unmasked(self, vectors: Mapping[int, bytes], question: bytes, seeds: Shares, keys: Shares) -> np.ndarray:
         """Add up masked vectors and take the masks off the sum, by shares of seeds, and of keys of those without one.
 
-        Raises UnmaskingError if a secret has fewer shares than the threshold, or a key that came out is not the
-        client's.
+        Raises UnmaskingError if a secret has fewer shares than the threshold, WrongSumError if a key that came out is
+        not the client's.
         """
         total = np.sum([np.frombuffer(vector, dtype=WORD) for vector in vectors.values()], axis=0, dtype=WORD)
         for number in vectors:
@@ -137,7 +162,7 @@ class SecureSum:
         for number in keys:
             key = _secret(self._members[number], keys[number])
             if public_key(key) != self._public[number].masking:
-                raise UnmaskingError(
+                raise WrongSumError(
                     "shares of a client that dropped out must give its key, and they do not: a neighbour sent a wrong "
                     "one"
                 )
@@ -167,7 +192,7 @@ class SecureSum:
 
     def _shares_question(self, number: int) -> Check:
         members = self._members[number]
-        keys, is_complete = {member: self._public[member] for member in members}, len(members) == len(self._members)
+        keys, is_complete = {n: self._public[n] for n in members}, self._group[number] == {*members}
         query = secure.SharesQuery(number, threshold_of(len(members)), keys, is_complete)
         others = tuple(member for member in members if member != number)
 
@@ -216,8 +241,8 @@ class SecureSum:
         """What one client is asked in one round, what its answer must obey, and about how long that is."""
         return Check(query, code_hash(), frozenset({self._names[number]}), rules, num_bytes)
 
-    def _ask_numbers(self, questions: Mapping[int, Check], round: int, failures: list[Failure]) -> dict[int, Any]:
-        answers, failed = self._ask({self._names[number]: asked for number, asked in questions.items()}, round)
+    def _ask_numbers(self, questions: Mapping[int, Check], failures: list[Failure]) -> dict[int, Any]:
+        answers, failed = self._ask({self._names[number]: asked for number, asked in questions.items()})
         failures += failed
         return {number: answers[self._names[number]] for number in questions if self._names[number] in answers}
 

@@ -12,6 +12,7 @@ from flwr.common.serde import context_from_proto, context_to_proto
 from client.secure.part import (
     CONSISTENCY,
     HISTOGRAM,
+    MAX_HISTOGRAMS,
     OVER,
     UNMASK,
     Part,
@@ -287,9 +288,22 @@ def test_steps_come_once_and_in_order_in_each_run():
     for wrong in (None, HISTOGRAM, CONSISTENCY, UNMASK, OVER):
         with pytest.raises(ValueError, match="once a run"):
             part_of(here, 1, awaits=wrong)
-    keep(here, revealed(*after_lists(ALL))[0])
-    with pytest.raises(ValueError, match="once a run"):
-        part_of(here, 1, awaits=None)
+    for before in (after_shares()[0][1], begun(1, number=2)):
+        keep(here, before)
+        with pytest.raises(ValueError, match="once a run"):
+            part_of(here, 1, awaits=None)
+
+
+def test_a_client_begins_once_more_in_a_run_when_its_vector_was_sent():
+    here = context()
+    lists, _ = after_lists(ALL)
+    over = revealed(*after_lists(ALL))[0]
+    for part in (after_masks()[1], lists, over):
+        keep(here, part)
+        assert part_of(here, 1, awaits=None).number == 1
+        keep(here, dataclasses.replace(part, number=MAX_HISTOGRAMS))
+        with pytest.raises(ValueError, match="once a run"):
+            part_of(here, 1, awaits=None)
 
 
 def test_a_run_that_another_one_of_its_series_has_overtaken_does_not_go_on():

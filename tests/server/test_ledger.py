@@ -25,7 +25,8 @@ from protocol.questions import (
     Query,
 )
 from server.run.ledger import Ledger, read_ledger
-from strategies.asking.resume import EarlierAnswer
+from strategies.asking.failures import Failure, FailureReason
+from strategies.asking.resume import EarlierAnswer, OpenedSum
 from tests.transport import adversarial_query
 
 HEADER = {"hashes": {"model": "m"}, "config": {"seed": 0}}
@@ -139,6 +140,30 @@ def test_answers_about_candidates_come_back_as_they_were(tmp_path: Path) -> None
     with Ledger(ledger.path, header=HEADER, resume=True) as resumed:
         assert resumed.earlier == tuple(EarlierAnswer(one) for one in written)
     assert len(set(read_ledger(ledger.path)[1])) == 2  # hashable, as the answers of a resumed run must be
+
+
+def test_opened_sums_come_back_as_they_were(tmp_path: Path) -> None:
+    gone = Failure("c", FailureReason.NO_REPLY, "silent", node_name="c", node_id=2**63 + 1)
+    late = Failure("a", FailureReason.CLIENT_RAISED, "no", claimed_name="x")
+    written = (OpenedSum(("a", "b"), ((1, 2**32 - 1), (2, 0)), (gone,), (late,), 3), OpenedSum(("b",), (), (), (), 1))
+    with Ledger(tmp_path / "ledger.jsonl", header=HEADER) as ledger:
+        for one in written:
+            ledger.append(LossQuery("zero_one", "mlp", (3,), 2), one)
+    with Ledger(ledger.path, header=HEADER, resume=True) as resumed:
+        assert resumed.earlier == tuple(map(EarlierAnswer, written))
+    assert resumed.earlier[0].answer.failures[0].node_id == gone.node_id
+
+
+@pytest.mark.parametrize("clients", [[], ["b", "a"], ["a", "a"]], ids=str)
+def test_a_sum_of_nobody_or_of_one_client_twice_is_a_damaged_line(tmp_path: Path, clients: list[str]) -> None:
+    line = {"clients": clients, "counts": [[1]], "failures": [], "late_failures": [], "num_asked": 2}
+    path = tmp_path / "ledger.jsonl"
+    with Ledger(path, header=HEADER):
+        pass
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    with pytest.raises(ValueError, match=r"line 2 of .*each once"):
+        read_ledger(path)
 
 
 def test_answers_are_readable_while_the_ledger_is_open(tmp_path: Path) -> None:

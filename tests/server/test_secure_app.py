@@ -12,7 +12,9 @@ from riskband.answers.risks import default_eta
 from server.config import load_config
 from server.problems import ConfigError
 from strategies.asking.query import QuorumError
-from tests.server.running import run_app
+from tests.server.running import printed, run_app
+from tests.strategies.network import name_of
+from tests.strategies.secure_network import adding
 
 NUM, SIZE, BINS = 12, 40, 20
 SECURE = {"strategy": "secure_histogram", "histogram_bins": BINS}
@@ -42,7 +44,8 @@ def test_the_counts_are_those_of_the_plain_answers(tmp_path, defaults, plain, si
         assert rb.verify(stored).ok
         assert "counts" in stored["recipe"]["answers"]
     ledger = (tmp_path / "ledger.jsonl").read_text().splitlines()
-    assert len(ledger) == 1  # the header: there is no answer to keep
+    assert len(ledger) == 2  # the header, and the sum: there is no answer to keep
+    assert json.loads(ledger[1])["counts"] == np.atleast_2d(expected).tolist()
 
 
 @pytest.mark.slow
@@ -75,13 +78,13 @@ def test_clients_that_want_company_take_part_and_answer_nothing_else(tmp_path, d
 @pytest.mark.parametrize(
     "changes",
     [
-        {"resume": "true"},
         {"respect-query-budgets": "true"},
         {"privacy": "laplace:1"},
         {"histogram-sizes": "private", "local": "union"},
         {"histogram-sizes": "unknown"},
         {"histogram-bins": 0},
         {"secure-neighbours": 7},
+        {"secure-group-size": 2},
     ],
     ids=str,
 )
@@ -89,3 +92,34 @@ def test_settings_that_do_not_fit_are_refused(defaults, changes):
     with pytest.raises(ConfigError) as error:
         load_config({**defaults, "strategy": "secure_histogram", **changes})
     assert any(str(key) in problem for key in changes for problem in error.value.problems)
+
+
+@pytest.mark.slow
+def test_one_liar_is_named_with_its_group_and_a_resumed_run_asks_nobody_again(tmp_path, defaults):
+    """Each pays for two histograms, and no more is left; so a question would be refused."""
+
+    def own(number):
+        return {"secure-min-clients": 4, "query-budget": 2, "query-budget-file": str(tmp_path / f"{number}.sqlite")}
+
+    run = {"secure_group_size": 4, **SECURE}
+    run |= {"behaviours": {5: adding({0: 1})}, "node_configs": {number: own(number) for number in range(NUM)}}
+    report = run_app(tmp_path / "run", defaults, **run)
+    (group,) = report["secure_aggregation"]["wrong_groups"]
+    assert len(group) == 4
+    assert name_of(5) in group
+    assert [(each["client_id"], each["reason"]) for each in report["network"]["failures"]] == [
+        (name, "wrong-sum") for name in group
+    ]
+    assert report["network"]["num_answered"] == NUM - 4
+    assert {entry["validity"] for entry in report["certificates"].values()} == {"certificate"}
+    for path in (tmp_path / "run" / "certificates").iterdir():
+        stored = json.loads(path.read_text())
+        assert rb.verify(stored).ok
+        assert stored["recipe"]["answers"]["missing"] == "worst"
+    assert f"{group[0]}, {group[1]}" in printed(report)
+
+    resumed = run_app(tmp_path / "run", defaults, resume="true", **run)
+    same = ("secure_aggregation", "network", "certificates", "findings")
+    assert {key: resumed[key] for key in same} == {key: report[key] for key in same}
+    with pytest.raises(QuorumError, match="query budget of 2 values"):
+        run_app(tmp_path / "more", defaults, **run)

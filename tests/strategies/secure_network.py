@@ -9,10 +9,11 @@ import numpy as np
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
+from client.app import answer_hello
 from client.secure import rounds
 from protocol import wire
 from protocol.codec import to_array_record
-from protocol.questions import LossQuery
+from protocol.questions import HelloQuery, LossQuery
 from protocol.secure.questions import ConsistencyQuery, KeysQuery, MaskedQuery, SharesQuery, UnmaskQuery
 from riskband.flower.testing import Delivery, InProcessGrid
 from strategies.secure.histogram import SecureHistogram
@@ -37,6 +38,7 @@ def reply(message, context, *, kind, answer):
 
 
 for _kind, _answer in {
+    HelloQuery: answer_hello,
     KeysQuery: rounds.keys_answer,
     SharesQuery: rounds.shares_answer,
     MaskedQuery: masked_answer,
@@ -85,6 +87,7 @@ def strategy(num_clients, *, privacy="", **changes):
         "num_bins": NUM_EXAMPLES + 1,  # one for every multiple of 1 / NUM_EXAMPLES
         "num_examples": NUM_EXAMPLES,
         "num_neighbours": 30,
+        "group_size": 0,
         "seed": 0,
         "num_clients": num_clients,
         "quorum": 0.5,
