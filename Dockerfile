@@ -1,4 +1,4 @@
-# The image of every service in docker-compose.yml: Python, Flower and what the app needs, as an ordinary user.
+# The image of every service in docker-compose.yml but the proxy: Python, Flower and what the app needs, as an ordinary user.
 # The app's sources are there for `certify`, `setup` and `register` (/app); servers and clients run the Flower App Bundle
 # that `certify` submits. No key is ever in it.
 
@@ -14,6 +14,12 @@ RUN python -m venv /opt/venv \
     && python deploy/requirements.py pyproject.toml > requirements.txt \
     && /opt/venv/bin/pip install --no-cache-dir --no-compile --extra-index-url "$TORCH_INDEX" \
         --requirement requirements.txt --constraint deploy/constraints.txt
+
+# The image of the service `proxy`: HAProxy as Debian maintains it, its configuration and its health check.
+FROM $BASE AS proxy
+RUN apt-get update && apt-get install -y --no-install-recommends haproxy && rm -rf /var/lib/apt/lists/*
+COPY deploy/proxy.cfg deploy/healthy.py /app/deploy/
+USER 1000
 
 FROM $BASE
 RUN useradd --uid 1000 --create-home app

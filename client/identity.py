@@ -16,7 +16,12 @@ def client_id(node_config: Mapping[str, Any]) -> str:
     """
     if "client-id" in node_config:
         return checked_name("client-id", node_config["client-id"])
-    return f"client-{partition_of(node_config):05d}"
+    return default_name(partition_of(node_config))
+
+
+def default_name(partition: int) -> str:
+    """Return what a client is called that has no other name than its place in the population."""
+    return f"client-{partition:05d}"
 
 
 def partition_of(node_config: Mapping[str, Any]) -> int:

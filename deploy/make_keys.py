@@ -3,17 +3,22 @@
     FOLDER/keys/ca            ca.key: signs certificates. No service reads it; keep it off line when all are signed
     FOLDER/keys/superlink     ca.crt, its certificate and key, the secret it shares with the ServerApp's process
     FOLDER/keys/serverapp     ca.crt and that secret
-    FOLDER/keys/operator      ca.crt and, in nodes/, the public key of every SuperNode: nothing secret
+    FOLDER/keys/proxy         ca.crt, its certificate and key: what SuperNodes connect to
+    FOLDER/keys/operator      ca.crt, secure-clients and, in nodes/, the public keys of every client: nothing secret
     FOLDER/keys/supernode-N   ca.crt, the key that identifies it, its certificate and key, a secret for its ClientApps
-    FOLDER/keys/clientapp-N   ca.crt and that secret
+    FOLDER/keys/clientapp-N   ca.crt, that secret, a key that signs in secure histograms (secure.key), secure-clients
     FOLDER/data/node-N, FOLDER/models, FOLDER/results, FOLDER/state/…
 
-What is there already is left as it is, so the command may run before every start, and a later one with more nodes adds
-the new ones. To replace a key, delete it with its certificate or public key. A public key is written with its private
-key only: one that was deleted stays deleted, and one whose private key is elsewhere stays as it is. For a SuperNode
-that has the marker operator/nodes/node-N.removed no key is made.
+A client has the public keys nodes/NAME.pub, under whose name register_nodes registers it, and nodes/NAME.secure; all of
+the latter are in secure-clients. N is a number for clients with default names, or else the client's name.
 
-Folders of keys, state and data are made for their owner alone, but for data/node-N: a container's user reads them.
+What is there already is left as it is, so the command may run before every start, and a later one with more nodes adds
+the new ones, to the lists secure-clients as well. To replace a key, delete it with its certificate or public key. A
+public key is written with its private key only: one that was deleted stays deleted, and one whose private key is
+elsewhere stays as it is. For a client that has the marker operator/nodes/NAME.removed no key is made, and none listed.
+
+Folders of keys, state, results and data are made for their owner alone, but for data/node-N: a container's user reads
+them.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ import argparse
 import datetime
 import ipaddress
 import os
+import re
 import secrets
 import sys
 from collections.abc import Sequence
@@ -29,7 +35,7 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -39,44 +45,66 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from deploy.register_nodes import REMOVED_SUFFIX
+from client.identity import default_name
+from deploy.register_nodes import is_removed
 
 CA_DAYS = 3650
 SERVER_DAYS = 825  # the longest that common TLS libraries accept of a server
 _CURVE = ec.SECP384R1()  # Flower accepts NIST curves for SuperNodes
 
 
-def make_deployment(folder: Path, *, num_nodes: int, names: Sequence[str] = ("superlink",)) -> None:
+def make_deployment(folder: Path, *, num_nodes: int, names: Sequence[str] = (), clients: Sequence[str] = ()) -> None:
     """Make the keys and folders of a deployment with so many SuperNodes that are not there yet.
 
-    The names are DNS names or IP addresses by which SuperNodes reach the SuperLink; "localhost" and "127.0.0.1" are
-    added. Raises ValueError if there are no nodes or no names, or a key is there whose other half is not.
+    With names of clients there is one for each of these instead; see `checked_clients`.
+    The names are DNS names or IP addresses by which SuperNodes reach the proxy, or others the SuperLink; the names of
+    both in docker-compose.yml, "localhost" and "127.0.0.1" are added. Raises ValueError if there are no nodes, a name
+    is empty, or a key is there whose other half is not.
     """
     if num_nodes < 1:
         raise ValueError(f"the number of nodes must be at least 1, got {num_nodes}; a deployment has clients")
-    if not all(names) or not names:
+    if not all(names):
         raise ValueError(f"the names of the SuperLink must not be empty, got {list(names)}; say how nodes reach it")
     keys = folder / "keys"
     for private in (keys, folder / "state", folder / "data", keys / "operator"):
         _make_private(private)
     _make_ca(keys / "ca")
-    numbers = range(1, num_nodes + 1)
+    name_of = {name: name for name in clients} or {str(n): default_name(n - 1) for n in range(1, num_nodes + 1)}
     servers = [
-        ("superlink", "serverapp", names),
-        *((f"supernode-{n}", f"clientapp-{n}", ("supernode",)) for n in numbers),
+        ("superlink", "serverapp", ("superlink", *names)),
+        *((f"supernode-{n}", f"clientapp-{n}", ("supernode",)) for n in name_of),
     ]
     for server, executor, own_names in servers:
         _make_server(keys / server, ca=keys / "ca", names=own_names)
         _make_secret(keys / server, keys / executor)
-    for number in numbers:
-        _make_node(keys / f"supernode-{number}", public=keys / "operator" / "nodes" / f"node-{number}.pub")
+    _make_server(keys / "proxy", ca=keys / "ca", names=("proxy", *names))
+    nodes = keys / "operator" / "nodes"
+    for number, client in name_of.items():
+        _make_pair(keys / f"supernode-{number}" / "node.key", nodes / f"{client}.pub", ec.generate_private_key(_CURVE))
+        signing = ed25519.Ed25519PrivateKey.generate()
+        _make_pair(keys / f"clientapp-{number}" / "secure.key", nodes / f"{client}.secure", signing)
         (folder / "data" / f"node-{number}").mkdir(parents=True, exist_ok=True)
-    for user in [*(name for pair in servers for name in pair[:2]), "operator"]:
+    listed = [public.read_bytes().strip() for public in sorted(nodes.glob("*.secure")) if not is_removed(public)]
+    for user in ["operator", *(f"clientapp-{number}" for number in name_of)]:
+        _write(keys / user / "secure-clients", b"\n".join([*listed, b""]), mode=0o644)
+    for user in [*(name for pair in servers for name in pair[:2]), "proxy", "operator"]:
         _write(keys / user / "ca.crt", (keys / "ca" / "ca.crt").read_bytes(), mode=0o644)
-    for state in ["superlink", *(f"clientapp-{number}" for number in numbers)]:
+    for state in ["superlink", *(f"clientapp-{number}" for number in name_of)]:
         _make_private(folder / "state" / state)
-    for shared in ("results", "models"):
-        (folder / shared).mkdir(exist_ok=True)
+    _make_private(folder / "results")
+    (folder / "models").mkdir(exist_ok=True)
+
+
+def checked_clients(text: str) -> list[str]:
+    """Return the names of clients, one a line; raises ValueError if there is none, one twice or one that may not be."""
+    names = [line.strip() for line in text.splitlines() if line.strip()]
+    wrong = [name for name in names if not re.fullmatch(r"\w[\w.-]{0,99}", name) or names.count(name) > 1]
+    if wrong or not names:
+        raise ValueError(
+            f"the names of clients must differ, and have 1 to 100 letters, digits, '.', '-' or '_', got {wrong[:3]} "
+            f"among {len(names)}; a public key's file is called so"
+        )
+    return names
 
 
 def give(folder: Path, *, uid: int, gid: int) -> None:
@@ -121,16 +149,14 @@ def _make_server(folder: Path, *, ca: Path, names: Sequence[str]) -> None:
     _write(folder / "server.crt", builder.sign(signer, hashes.SHA384()).public_bytes(Encoding.PEM), mode=0o644)
 
 
-def _make_node(folder: Path, *, public: Path) -> None:
-    """The key that identifies a SuperNode, in the formats that Flower reads: OpenSSH.
+def _make_pair(private: Path, public: Path, key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey) -> None:
+    """Write a key that identifies a client, in the formats that Flower reads: OpenSSH.
 
-    The public half decides who may connect, so it is made with its key or not at all: made again from a key that is
+    The public half decides who may take part, so it is made with its key or not at all: made again from a key that is
     there, it would let a removed client back in; of a new key, it would replace that of a client with a key of its own.
     """
-    private = folder / "node.key"
-    if private.exists() or public.exists() or public.with_suffix(REMOVED_SUFFIX).exists():
+    if private.exists() or public.exists() or is_removed(public):
         return
-    key = ec.generate_private_key(_CURVE)
     _write(private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), mode=0o600)
     _write(public, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n", mode=0o644)
 
@@ -196,12 +222,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status: 0, or 2 where something is wrong."""
     parser = argparse.ArgumentParser(prog="python -m deploy.make_keys", description="Make what a deployment needs.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--nodes", type=int, default=4, help="number of SuperNodes")
-    parser.add_argument("--name", action="append", help="DNS name or IP address of the SuperLink; may be repeated")
+    who = parser.add_mutually_exclusive_group()
+    who.add_argument("--nodes", type=int, default=4, help="number of SuperNodes, for clients with default names")
+    who.add_argument("--clients", type=Path, metavar="FILE", help="the names of the clients, one a line")
+    parser.add_argument("--name", action="append", help="DNS name or IP address of the proxy; may be repeated")
     parser.add_argument("--owner", metavar="UID:GID", help="user and group that the services run as")
     options = parser.parse_args(arguments)
     try:
-        make_deployment(options.folder, num_nodes=options.nodes, names=options.name or ["superlink"])
+        clients = checked_clients(options.clients.read_text(encoding="utf-8")) if options.clients else []
+        num_nodes = len(clients) or options.nodes
+        make_deployment(options.folder, num_nodes=num_nodes, names=options.name or [], clients=clients)
         if options.owner:
             uid, _, gid = options.owner.partition(":")
             if not (uid.isdecimal() and gid.isdecimal()):

@@ -1,6 +1,7 @@
 """``python -m deploy.register_nodes FOLDER``: tell the SuperLink which SuperNodes may connect.
 
-Every public key FOLDER/*.pub is registered under the name of its file. Keys that are registered already stay so, which
+Every public key FOLDER/*.pub is registered under the name of its file, which is its client's: the key's SuperNode can
+answer under no other (docs/protocol.md, "Whose failure it is"). Keys that are registered already stay so, which
 makes the command safe to repeat. A SuperLink that restarts with its database remembers them. A key beside which there
 is a file NAME.removed is that of a client that must not come back: it is passed over.
 """
@@ -14,10 +15,12 @@ from pathlib import Path
 
 from deploy.flower import Connection, FlowerError, add_connection_arguments, connection_of
 
-REMOVED_SUFFIX = ".removed"
-"""Of the marker beside the place of a public key, whose client is to stay out."""
-
 _KNOWN = "already in use"  # Flower's message of a public key that it knows
+
+
+def is_removed(public: Path) -> bool:
+    """Return whether the client with this public key is to stay out, by the marker beside the key's place."""
+    return public.with_suffix(".removed").exists()
 
 
 def register_nodes(connection: Connection, folder: Path) -> list[str]:
@@ -27,7 +30,7 @@ def register_nodes(connection: Connection, folder: Path) -> list[str]:
     Raises ValueError if there is no public key to register; FlowerError if the SuperLink refuses one for another reason
     than that it knows it.
     """
-    keys = sorted(key for key in folder.glob("*.pub") if not key.with_suffix(REMOVED_SUFFIX).exists())
+    keys = sorted(key for key in folder.glob("*.pub") if not is_removed(key))
     if not keys:
         raise ValueError(f"{folder} must hold the public keys *.pub of the SuperNodes, got none; see deploy.make_keys")
     new = []

@@ -116,15 +116,20 @@ def begun(run_id: int, *, number: int = 1) -> Part:
 
 
 def shared(
-    part: Part, query: SharesQuery, *, min_clients: int, needs_complete: bool = False
+    part: Part,
+    query: SharesQuery,
+    *,
+    min_clients: int,
+    needs_complete: bool = False,
+    trusted: frozenset[bytes] | None = None,
 ) -> tuple[Part, HeldShares]:
     """Share the client's secrets among its neighbours; return the part afterwards, and the shares by recipient.
 
-    The limits are those of `min_clients_of` and `needs_complete_graph`.
+    The limits are those of `min_clients_of`, `needs_complete_graph` and `client.secure.trust.trusted_keys`.
 
     Raises ValueError if there are too few members, the client is not among them under its own keys, a key is there
-    twice, numbers do not increase, the threshold is not that of `threshold_of`, or all participants are needed and
-    these are not all.
+    twice, numbers do not increase, the threshold is not that of `threshold_of`, all participants are needed and these
+    are not all, or not each has its keys signed by a trusted one of its own.
     """
     if needs_complete and not query.is_complete:
         raise RefusedError(
@@ -140,6 +145,8 @@ def shared(
     keys = [key for both in members.values() for key in (both.encryption, both.masking)]
     if len(set(keys)) < len(keys):
         raise RefusedError("all keys of members must differ; one is there twice")
+    if trusted is not None:
+        _require_trusted(members, trusted, run_id=part.run_id)
     if query.threshold != threshold_of(len(members)):
         raise RefusedError(
             f"the threshold of {len(members)} members must be {threshold_of(len(members))}, got {query.threshold}"
@@ -255,6 +262,18 @@ def require_enough(members: Collection[int], *, least: int) -> None:
             f"at least {least} clients must take part, got {len(members)}; a sum of fewer says too much about each "
             f"({MIN_CLIENTS_KEY} of the client's own config, or the threshold)"
         )
+
+
+def _require_trusted(members: Mapping[int, PublicKeys], trusted: frozenset[bytes], *, run_id: str) -> None:
+    """Raise ValueError unless the keys of each member are signed, for this run, by a trusted key of its own."""
+    doubtful = [n for n, keys in members.items() if keys.signer not in trusted or not keys.is_signed(run_id=run_id)]
+    if doubtful:
+        raise RefusedError(
+            "all participants must have keys signed by those that this client's owner lists, and "
+            f"{len(doubtful)} have not, the first being number {doubtful[0]} in the order of names: list or remove it"
+        )
+    if len({keys.signer for keys in members.values()}) < len(members):
+        raise RefusedError("a listed key must sign for one participant, and one does for two")
 
 
 def check_own_size(query: HistogramQuery, num_examples: int) -> None:

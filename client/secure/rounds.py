@@ -18,6 +18,7 @@ from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import is_private
 from client.refusals import require_known_keys
 from client.secure import part as histogram
+from client.secure import trust
 from client.secure.state import claim, keep, part_of
 from protocol import wire
 from protocol.codec import PROTOCOL_VERSION
@@ -55,7 +56,7 @@ def is_secure_only(config: Mapping[str, Any]) -> bool:
 
     Who sets ``secure-min-clients`` means that fewer are too few: without ``secure-only`` that counts as true.
     """
-    known = (SECURE_ONLY_KEY, histogram.MIN_CLIENTS_KEY, histogram.COMPLETE_KEY)
+    known = (SECURE_ONLY_KEY, histogram.MIN_CLIENTS_KEY, histogram.COMPLETE_KEY, *trust.KEYS)
     require_known_keys(config, "secure", known, otherwise="in the open")
     return histogram.flag_of(config, SECURE_ONLY_KEY, default=histogram.MIN_CLIENTS_KEY in config)
 
@@ -82,19 +83,25 @@ def keys_answer(query: KeysQuery, message: Message, context: Context) -> KeysAns
             f"a client with a {PRIVACY_KEY} takes no part in a secure histogram: the sum that is seen has no noise"
         )
     histogram.needs_complete_graph(context.node_config)
-    histogram.require_large_groups(query, min_clients=histogram.min_clients_of(context.node_config))
+    min_clients = histogram.min_clients_of(context.node_config)
+    histogram.require_large_groups(query, min_clients=min_clients)
+    trust.trusted_keys(context.node_config, least=min_clients)
     before = part_of(context, message.metadata.run_id, awaits=None)
     part = histogram.begun(message.metadata.run_id, number=1 if before is None else before.number + 1)
     keep(context, part)
-    return KeysAnswer(**_identity(context), keys=part.secrets.public)
+    keys = trust.signed(part.secrets.public, context.node_config, run_id=part.run_id)
+    return KeysAnswer(**_identity(context), keys=keys)
 
 
 def shares_answer(query: SharesQuery, message: Message, context: Context) -> SharesAnswer:
     """Return the client's encrypted shares for its neighbours."""
     min_clients = histogram.min_clients_of(context.node_config)
     needs_complete = histogram.needs_complete_graph(context.node_config)
+    trusted = trust.trusted_keys(context.node_config, least=min_clients)
     before = _part(message, context, histogram.SHARES)
-    part, sent = histogram.shared(before, query, min_clients=min_clients, needs_complete=needs_complete)
+    part, sent = histogram.shared(
+        before, query, min_clients=min_clients, needs_complete=needs_complete, trusted=trusted
+    )
     keep(context, part)
     return SharesAnswer(**_identity(context), sent=sent)
 

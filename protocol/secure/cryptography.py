@@ -7,9 +7,9 @@ one whose vector did not, never both. Before they say it, they confirm to each o
 instead of all pairs this is SecAgg+ (Bell et al. 2020).
 
 Masks depend on the question: those of clients that were asked different ones do not cancel. Keys agree by X25519 and
-HKDF-SHA256, shares travel under AES-256-GCM, masks are the stream of AES-256-CTR, all of `cryptography`; shares are
-pycryptodome's. All is arithmetic on bytes: no Flower, no files, no clock. The randomness is
-the operating system's and cannot be seeded; it cancels in the sum.
+HKDF-SHA256, long-lived ones of Ed25519 vouch for them, shares travel under AES-256-GCM, masks are the stream of
+AES-256-CTR, all of `cryptography`; shares are pycryptodome's. All is arithmetic on bytes: no Flower, no files, no
+clock. The randomness is the operating system's and cannot be seeded; it cancels in the sum.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ import hmac
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from Crypto.Protocol.SecretSharing import Shamir
-from cryptography.exceptions import InvalidTag
+from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -45,6 +46,7 @@ SHARE_BYTES = SEED_BYTES + KEY_BYTES
 WORD = np.dtype("<u4")
 """Vectors are added modulo 2**32."""
 
+_PREFIX = b"riskband secure aggregation 2: "
 _NONCE_BYTES, _TAG_BYTES = 12, 16
 SEALED_BYTES = _NONCE_BYTES + SHARE_BYTES + _TAG_BYTES
 """Of an encrypted share."""
@@ -58,6 +60,24 @@ class PublicKeys:
 
     encryption: bytes
     masking: bytes
+    # Who vouches for them: a long-lived key of Ed25519, and its signature. Empty where nobody does.
+    signer: bytes = field(default=b"", compare=False)
+    signature: bytes = field(default=b"", compare=False)
+
+    def signed(self, key: Ed25519PrivateKey, *, run_id: str) -> PublicKeys:
+        """Return the keys with the signature of a long-lived key, for this run only."""
+        return replace(self, signer=key.public_key().public_bytes_raw(), signature=key.sign(self._statement(run_id)))
+
+    def is_signed(self, *, run_id: str) -> bool:
+        """Return whether the signature is that of the signer, for this run."""
+        try:
+            Ed25519PublicKey.from_public_bytes(self.signer).verify(self.signature, self._statement(run_id))
+        except (InvalidSignature, ValueError):  # the latter for a signer that is no key
+            return False
+        return True
+
+    def _statement(self, run_id: str) -> bytes:
+        return _PREFIX + b"keys" + digest(run_id, self.encryption.hex(), self.masking.hex())
 
 
 @dataclass(frozen=True, repr=False)
@@ -220,8 +240,7 @@ def _exchanged(private: bytes, other: bytes) -> bytes:
 
 
 def _derived(secret: bytes, purpose: bytes) -> bytes:
-    info = b"riskband secure aggregation 2: " + purpose
-    return HKDF(algorithm=hashes.SHA256(), length=KEY_BYTES, salt=None, info=info).derive(secret)
+    return HKDF(algorithm=hashes.SHA256(), length=KEY_BYTES, salt=None, info=_PREFIX + purpose).derive(secret)
 
 
 def _stream(key: bytes, num_values: int) -> np.ndarray:

@@ -80,7 +80,8 @@ def _failed(report: Mapping[str, Any]) -> Iterator[str]:
     node_ids = report["timing"].get("node_ids_of_failures", [None] * len(failures))
     shown = [(each, node_id) for each, node_id in zip(failures, node_ids, strict=True) if each["client_id"] or node_id]
     for each, node_id in shown[:_NUM_FAILURES]:
-        registered = f", registered as {each['node_name']!r}" if each.get("node_name") else ""
+        name = each.get("node_name")
+        registered = "" if name in (None, each["client_id"]) else f", registered as {name!r}"
         who = each["client_id"] or f"node {node_id}"
         yield f"  - {who}{registered}: {each['reason']}: {each['detail']}"
     if len(shown) > _NUM_FAILURES:

@@ -43,8 +43,8 @@ class FailureReason(StrEnum):
 class Failure:
     """A client without a valid answer."""
 
-    # The client: the name under which its node is known from earlier in the run, else the name that the reply gave and
-    # that no other node claims; None where neither is there.
+    # The client: the name of its node's key, or under which its node is known from earlier in the run, else the name
+    # that the reply gave and that no other node claims; None where none is there.
     client_id: str | None
     reason: FailureReason  # the rule that was broken
     detail: str  # One line for people. Node and message ids never appear: they are random.
@@ -69,9 +69,10 @@ class Node:
 
     id: int  # Flower's id, which the SuperLink vouches for
     registered_name: str | None = None  # see `Failure.node_name`
-    client_id: str | None = None  # the client that answered from this node earlier in the run
-    # Node ids of all clients that have answered in this run.
-    owners: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
+    # The client: the registered name; without one, who answered from this node earlier in the run.
+    client_id: str | None = None
+    # Node ids by the names of keys and of all clients that have answered in this run; None: of several keys.
+    owners: Mapping[str, int | None] = field(default_factory=dict, compare=False, repr=False)
 
     def may_be(self, name: str) -> bool:
         """Return whether the node may answer under a name: its own if that is known, else one of no other node."""
@@ -79,7 +80,10 @@ class Node:
 
     def wrong_name(self, name: str) -> Failure:
         """Return the failure of a reply under a name that the node may not answer under."""
-        known = "it is another node's" if self.client_id is None else f"this node answered as {self.client_id!r} before"
+        if self.client_id == name:
+            detail = f"two keys or more are registered under the name {name!r}"
+            return self.signed(Failure(None, FailureReason.CLAIMED_TWICE, detail, claimed_name=name))
+        known = "it is another node's" if self.client_id is None else f"this node's name is {self.client_id!r}"
         detail = f"the reply claims the name {name!r}, but {known}"
         return self.signed(Failure(None, FailureReason.WRONG_NAME, detail, claimed_name=name))
 

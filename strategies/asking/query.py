@@ -100,7 +100,8 @@ class QueryStrategy(Strategy):
         self._nodes: dict[str, int] = {}  # node ids of the clients that have answered
         self._clients = dict(self.simulated)  # the same, by node id
         self._kept: dict[int, str | None] = {}  # see `Exchange`
-        self._registered: dict[int, str | None] = {}  # by node id, the name of its registered key
+        self._registered: dict[int, str] = {}  # by node id, the name of its registered key
+        self._owners: Mapping[str, int | None] = {}  # see `Node.owners`
 
     @abstractmethod
     def conclude(self, outcome: RoundOutcome[Any]) -> Any:
@@ -228,7 +229,9 @@ class QueryStrategy(Strategy):
         num_values, budgets = self._fitted(hello)
         query = self.query
         # Under a name that two nodes claim now, nothing is believed, as in a run without an interruption.
-        claimed_twice = {f.client_id for f in hello.failures if f.reason is FailureReason.CLAIMED_TWICE}
+        claimed_twice = {
+            f.client_id or f.claimed_name for f in hello.failures if f.reason is FailureReason.CLAIMED_TWICE
+        }
         held = {name for name in self._earlier.names(query) if name not in claimed_twice}
         spent = [
             Failure(name, FailureReason.BUDGET_SPENT, f"the question takes {num_values} values, {left} are left")
@@ -289,18 +292,23 @@ class QueryStrategy(Strategy):
         """Keep in mind which node is which client: for the rest of the run, neither may be another."""
         self._nodes |= outcome.node_ids
         self._clients |= {node_id: name for name, node_id in outcome.node_ids.items()}
+        self._owners = {**outcome.node_ids, **self._owners}
 
     def _node(self, node_id: int) -> Node:
         """A node with all that this run has learned of it."""
-        return Node(node_id, self._registered.get(node_id), self._clients.get(node_id), self._nodes)
+        registered = self._registered.get(node_id)
+        return Node(node_id, registered, registered or self._clients.get(node_id), self._owners)
 
     def _wait_for_nodes(self, grid: Grid) -> tuple[list[Node], list[Replies]]:
         """The nodes that are there, and what came back from each that is not: a failure."""
         deadline = time.monotonic() + self.node_timeout
         while True:
-            found = {each.node_id: each.name or None for each in grid.get_nodes()}
+            found = {each.node_id: each.name for each in grid.get_nodes()}
             if len(found) >= self.num_clients or time.monotonic() >= deadline:
-                self._registered |= found
+                self._registered |= {node_id: name for node_id, name in found.items() if name}
+                num_keys = Counter(self._registered.values())
+                keys = {name: node_id if num_keys[name] == 1 else None for node_id, name in self._registered.items()}
+                self._owners = self._nodes | keys
                 detail = f"the node did not register within {self.node_timeout:g} s"
                 failure = Failure(None, FailureReason.NODE_MISSING, detail)
                 nodes = [self._node(node_id) for node_id in sorted(found)]

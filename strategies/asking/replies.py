@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -37,6 +38,7 @@ _REASON_OF_CODE = {
     5: FailureReason.NODE_UNAVAILABLE,
     8: FailureReason.CLIENT_CRASHED,
 }
+_OF_ERRORS = frozenset({*_REASON_OF_CODE.values(), FailureReason.FLOWER_ERROR})
 
 
 # What Flower's simulation sends in place of a reply when Ray's worker is gone, which it gives further messages too.
@@ -146,8 +148,8 @@ def settle(
     """Return the round's outcome from everything that was read, grouped by the message it answers.
 
     Repeating the same answer to one message changes nothing. Different answers to one message leave nothing to believe.
-    Neither does one client id in the replies of two nodes, unless it is known whose it is: that of the one whose key is
-    registered under it, or of its owner.
+    Neither does one client id in the answers of two nodes, unless it is known whose it is. An error that has the name
+    of an answer leaves the answer as it is.
 
     Parameters
     ----------
@@ -166,8 +168,9 @@ def settle(
             claimants.setdefault(name, []).append(node)
     answers, failures = [], []
     node_ids: dict[str, int] = {}
+    num_answers = Counter(name for group, _ in groups for name in {r.client_id for r in group if not _is_error(r)})
     for group, node in groups:
-        result = _contested(_settle_message(group, node), node, claimants, owners)
+        result = _contested(_settle_message(group, node), node, claimants, num_answers, owners)
         if isinstance(result, Failure):
             failures.append(result)
         else:
@@ -182,28 +185,31 @@ def settle(
 
 
 def _contested(
-    result: Received, node: Node | None, claimants: Mapping[str, Sequence[Node | None]], owners: Mapping[str, int]
+    result: Received,
+    node: Node | None,
+    claimants: Mapping[str, Sequence[Node | None]],
+    num_answers: Mapping[str | None, int],
+    owners: Mapping[str, int],
 ) -> Received:
     """What is left of a reply once it is known who else claims its name."""
     name = result.client_id
     if name is None or len(claimants[name]) == 1:
         return result
-    owner = _owner(name, claimants[name], owners)
-    if node is not None and owner is not None:
+    owner = owners.get(name)
+    if node is not None and owner in [each.id for each in claimants[name] if each is not None]:
         return result if node.id == owner else node.wrong_name(name)
     if isinstance(result, Failure):
         return replace(result, client_id=None, claimed_name=name)
-    detail = f"{len(claimants[name])} nodes answered under this name"
+    if num_answers[name] == 1:
+        return result
+    detail = f"{num_answers[name]} nodes answered under this name"
     failure = Failure(name, FailureReason.CLAIMED_TWICE, detail)
     return failure if node is None else node.signed(failure)
 
 
-def _owner(name: str, claimants: Sequence[Node | None], owners: Mapping[str, int]) -> int | None:
-    """The one of the nodes that claim a name which it is known to belong to, if there is one."""
-    nodes = [node for node in claimants if node is not None]
-    registered = [node.id for node in nodes if node.registered_name == name]
-    known = [node.id for node in nodes if owners.get(name) == node.id]
-    return next((ids[0] for ids in (registered, known) if len(ids) == 1), None)
+def _is_error(received: Received) -> bool:
+    """Whether it is from an error, which anybody may send in anybody's name, and not from an answer."""
+    return isinstance(received, Failure) and received.reason in _OF_ERRORS
 
 
 class QuorumError(RuntimeError):

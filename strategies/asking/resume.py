@@ -116,7 +116,7 @@ def join(asked: RoundOutcome[Any], hello: RoundOutcome[HelloAnswer], spent: Sequ
     """
     heard = {answer.client_id for answer in hello.answers}
     answered = {answer.client_id for answer in asked.answers}
-    claims = {name for failure in hello.failures for name in (failure.client_id, failure.claimed_name) if name}
+    claims = {failure.client_id for failure in hello.failures}
     # A client that has answered has not failed, whatever became of its node since. A node without a name may be any.
     named = [f for f in hello.failures if f.client_id is not None and f.client_id not in answered]
     nameless = [f for f in hello.failures if f.client_id is None]

@@ -5,7 +5,7 @@ If what comes out is no histogram, somebody lied: then five more, for groups wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -112,7 +112,7 @@ class SecureHistogram(FDivergence):
         if problem is None:
             return _outcome(first, [first])
         groups = self._groups(first.clients, problem)
-        found, failures = self._sums_of_groups(groups, opened[1:], ask, question)
+        found, failures = self._sums_of_groups(groups, opened[1:], ask, question, _key_rules(grid))
         right = {each.clients: each for each in found if self._problem(each, contamination=0) is None}
         wrong = tuple(each.clients for each in found if each.clients not in right)
         failed = {failure.client_id for failure in failures}
@@ -180,7 +180,12 @@ class SecureHistogram(FDivergence):
         return tuple(tuple(sorted(group.tolist())) for group in np.array_split(order, num_groups))
 
     def _sums_of_groups(
-        self, groups: Iterable[tuple[str, ...]], earlier: Iterable[OpenedSum], ask: Ask, question: MaskedQuestion
+        self,
+        groups: Iterable[tuple[str, ...]],
+        earlier: Iterable[OpenedSum],
+        ask: Ask,
+        question: MaskedQuestion,
+        key_rules: Callable[..., Any],
     ) -> tuple[list[OpenedSum], list[Failure]]:
         """Open the sums of groups, but for those that are; return all, and who has failed.
 
@@ -189,7 +194,7 @@ class SecureHistogram(FDivergence):
         """
         found = [each for each in earlier if each.clients in groups]
         open_groups = [group for group in groups if group not in {each.clients for each in found}]
-        check = partial(Check, KeysQuery(self.group_size), code_hash(), broken_rules=broken_key_rules)
+        check = partial(Check, KeysQuery(self.group_size), code_hash(), broken_rules=key_rules)
         answers, failures = ask({name: check(frozenset({name})) for group in open_groups for name in group})
         first = without_shared_keys(RoundOutcome(tuple(answers.values()), tuple(failures), len(answers)))
         keys = {answer.client_id: answer for answer in first.answers}
@@ -226,7 +231,7 @@ class SecureHistogram(FDivergence):
 
     def _ask_for_keys(self, grid: Grid, round: int) -> RoundOutcome[Any]:
         group_size = self.group_size if self.num_clients >= 2 * self.group_size else 0  # else there are no two
-        check = Check(KeysQuery(group_size), code_hash(), self.expected_client_ids, broken_key_rules)
+        check = Check(KeysQuery(group_size), code_hash(), self.expected_client_ids, _key_rules(grid))
         outcome = without_shared_keys(self._ask_without_model(grid, check, round, on_progress=self.on_progress))
         self._remember(outcome)
         return outcome
@@ -250,6 +255,11 @@ class SecureHistogram(FDivergence):
             answers.update((answer.client_id, answer) for answer in outcome.answers)
             failures += outcome.failures
         return answers, failures
+
+
+def _key_rules(grid: Grid) -> Callable[..., Any]:
+    """What is wrong with keys in this run."""
+    return partial(broken_key_rules, run_id=str(grid.run.run_id))
 
 
 def check_counts(counts: Counts, *, num_rows: int, num_clients: int) -> None:

@@ -247,13 +247,15 @@ class SecureSum:
         return {number: answers[self._names[number]] for number in questions if self._names[number] in answers}
 
 
-def broken_key_rules(answer: secure.KeysAnswer) -> Iterator[Rule]:
-    """Yield each rule that a client's keys break: a secret can be agreed on with both, and they differ."""
+def broken_key_rules(answer: secure.KeysAnswer, *, run_id: str) -> Iterator[Rule]:
+    """Yield each rule that a client's keys break: a secret can be agreed on with both, they differ, and are signed."""
     keys = answer.keys.encryption, answer.keys.masking
     if not all(map(is_public_key, keys)):
         yield FailureReason.MALFORMED, "a public key must be a point of X25519 that gives a secret, and one is not"
     if keys[0] == keys[1]:
         yield FailureReason.MALFORMED, "the two public keys must differ"
+    if answer.keys.signer + answer.keys.signature and not answer.keys.is_signed(run_id=run_id):
+        yield FailureReason.MALFORMED, "the signature must be the signer's, of these keys and this run"
 
 
 def without_shared_keys(outcome: RoundOutcome[Any]) -> RoundOutcome[Any]:
@@ -261,15 +263,21 @@ def without_shared_keys(outcome: RoundOutcome[Any]) -> RoundOutcome[Any]:
 
     Which of them made the key is unknown, so none is believed.
     """
-    counts = Counter(key for answer in outcome.answers for key in (answer.keys.encryption, answer.keys.masking))
+    shared = Counter(key for answer in outcome.answers for key in _keys_of(answer))
     answers, failures = [], list(outcome.failures)
     for each in outcome.answers:
-        if max(counts[each.keys.encryption], counts[each.keys.masking]) == 1:
+        if all(shared[key] == 1 for key in _keys_of(each)):
             answers.append(each)
             continue
         detail, node_id = "two clients sent this public key", outcome.node_ids.get(each.client_id)
         failures.append(Failure(each.client_id, FailureReason.CLAIMED_TWICE, detail, node_id=node_id))
     return replace(outcome, answers=tuple(answers), failures=tuple(failures))
+
+
+def _keys_of(answer: secure.KeysAnswer) -> list[bytes]:
+    """Return what no two clients may send; an agreed key that looks like another's signer is none."""
+    keys = answer.keys
+    return [keys.encryption, keys.masking, *([b"signer " + keys.signer] if keys.signer else [])]
 
 
 def neighbourhoods(num_clients: int, *, num_neighbours: int, rng: np.random.Generator) -> dict[int, tuple[int, ...]]:

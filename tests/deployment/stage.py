@@ -20,12 +20,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from simulations.launcher import free_port, processes_of
 from tests.deployment import compose
 from tests.waiting import wait_until
 
 PATIENCE = 120.0
-_ADDRESS = re.compile(r"\b(superlink|supernode|localhost|127\.0\.0\.1|0\.0\.0\.0):(8000|909[45])\b")
+_ADDRESS = re.compile(r"\b(superlink|proxy|supernode|localhost|127\.0\.0\.1|0\.0\.0\.0):(8000|8443|909[45])\b")
 
 
 def can_make_namespaces() -> bool:
@@ -61,6 +63,8 @@ class Stage:
     def __init__(
         self, folder: Path, files: tuple[Path, ...], *, has_namespaces: bool, variables: Mapping[str, str]
     ) -> None:
+        if shutil.which("haproxy") is None:
+            pytest.skip("the proxy is not installed; apt-get install --no-install-recommends haproxy")
         self.folder = folder
         self.project = compose.load(files, variables)
         self.services: dict[str, dict[str, Any]] = self.project["services"]
@@ -111,7 +115,7 @@ class Stage:
         for source in self._volumes(name).values():
             Path(source).mkdir(parents=True, exist_ok=True)
         environment = compose.image_environment() | service.get("environment", {})
-        environment = {key: self._local(name, value) for key, value in environment.items()}
+        environment = {key: self._local(name, value, of=key) for key, value in environment.items()}
         # A container would inherit nothing; but what chooses the kernels of linear algebra decides last digits.
         kept = {key: value for key, value in os.environ.items() if key.startswith(("OPENBLAS_", "OMP_", "MKL_"))}
         kept["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
@@ -197,12 +201,13 @@ class Stage:
         volumes = [str(volume).split(":") for volume in self.services[name].get("volumes", [])]
         return {target: str(self.folder / source) for source, target, *_ in volumes}
 
-    def _local(self, name: str, text: str) -> str:
-        """Replace paths of the container by ours and, without namespaces, addresses too."""
+    def _local(self, name: str, text: str, *, of: str = "") -> str:
+        """Replace paths of the container by ours, also in a variable, and without namespaces addresses too."""
         # A SuperNode's config names files of its ClientApps' side, in the network that only these two are in.
         own = {network for network in self._networks_of(name) if network.startswith("node-")}
-        near = [other for other in self.services if own & set(self._networks_of(other))]
-        volumes = {target: source for each in (*near, name) for target, source in self._volumes(each).items()}
+        near = [other for other in self.services if other != name and own & set(self._networks_of(other))]
+        sides = near if of == "NODE_CONFIG" else [name]
+        volumes = {target: source for each in sides for target, source in self._volumes(each).items()}
         paths = volumes | {"/tmp": str(self.folder / "tmp" / name), "/app": str(compose.ROOT)}
         pattern = "|".join(map(re.escape, paths))
         text = re.sub(rf'(?<![\w./-])({pattern})(?=/|$|")', lambda m: paths[m[1]], text)
@@ -215,9 +220,9 @@ class Stage:
         return text.replace("0.0.0.0", "127.0.0.1")
 
     def _port(self, name: str, port: str) -> int:
-        """The port that stands for one of a container: of the SuperLink, of a node's network, of the service alone."""
+        """The port that stands for one of a container: one for all, for a node's network or for the service."""
         own = [network for network in self._networks_of(name) if network.startswith("node-")]
-        scope = {"8000": "", "9094": "".join(own), "9095": name}[port]
+        scope = {"8000": "", "8443": "", "9094": "".join(own), "9095": name}[port]
         return self._ports.setdefault((port, scope), free_port())
 
 

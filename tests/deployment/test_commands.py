@@ -137,8 +137,8 @@ def test_a_folder_without_public_keys_is_an_error(capsys: pytest.CaptureFixture[
 
 
 def test_a_removed_client_is_not_registered(capsys: pytest.CaptureFixture[str], keys: Path, tmp_path: Path) -> None:
-    (tmp_path / "node-1.pub").write_bytes((keys / "operator" / "nodes" / "node-1.pub").read_bytes())
-    (tmp_path / "node-1.removed").touch()
+    (tmp_path / "client-00000.pub").write_bytes((keys / "operator" / "nodes" / "client-00000.pub").read_bytes())
+    (tmp_path / "client-00000.removed").touch()
     assert register_nodes.main([str(tmp_path), "--superlink", "127.0.0.1:1", "--insecure"]) == 1
     assert "must hold the public keys" in capsys.readouterr().err  # nothing was left to ask the SuperLink about
 

@@ -99,8 +99,15 @@ def test_docker_compose_reads_the_files_as_these_tests_do(files: tuple[Path, ...
             net: [name, *((more or {}).get("aliases") or [])] for net, more in other.get("networks", {}).items()
         }
         assert compose.networks_of(name, spec) == networks, name
+        for key in ("mem_limit", "cpus", "pids_limit"):
+            assert in_bytes(spec[key]) == float(other[key]), (name, key)
+        assert spec["logging"] == other["logging"], name
         volumes = {volume["target"]: volume.get("read_only", False) for volume in other.get("volumes", [])}
         assert {target: mode == "ro" for target, mode in mounts(spec).items()} == volumes, name
+
+
+def in_bytes(limit: str | int) -> float:
+    return float(str(limit).removesuffix("g")) * (1024**3 if str(limit).endswith("g") else 1)
 
 
 def mounts(spec: dict[str, Any]) -> dict[str, str]:
@@ -165,6 +172,42 @@ def test_the_networks_of_code_that_arrives_lead_nowhere_else() -> None:
     assert members["server"] == {"superlink", "serverapp", "register", "certify"}
 
 
+@FILES
+def test_clients_reach_the_proxy_and_nothing_of_the_operators(files: tuple[Path, ...]) -> None:
+    project = compose.load(files, {})
+    found = {name: set(compose.networks_of(name, spec)) for name, spec in project["services"].items()}
+    assert {name for name, networks in found.items() if "fleet" in networks} == {
+        "proxy",
+        *(f"supernode-{number}" for number in range(1, 9)),
+    }
+    assert {name for name, networks in found.items() if "gate" in networks} == {"proxy", "superlink"}
+    assert project["networks"]["gate"] == project["networks"]["server"] == {"internal": True}
+    for number in range(1, 9):
+        assert "--superlink proxy:8443 " in compose.argv(project["services"][f"supernode-{number}"])[-1]
+
+
+@FILES
+def test_every_service_has_limits_that_the_environment_can_change(files: tuple[Path, ...]) -> None:
+    limits = ("mem_limit", "cpus", "pids_limit")
+    names = [
+        f"{who}_{what}" for who in ("SERVICE", "SUPERLINK", "SUPERNODE", "APP") for what in ("MEMORY", "CPUS", "PIDS")
+    ]
+    changed = compose.load(files, dict.fromkeys(names, "7"))["services"]
+    for name, spec in services(files).items():
+        assert re.fullmatch(r"[1-9]\d*g", spec["mem_limit"]), name
+        assert 0 < float(spec["cpus"]) <= 2, name  # Docker refuses more than the machine has
+        assert 0 < int(spec["pids_limit"]) <= 512, name
+        assert [changed[name][limit] for limit in limits] == ["7"] * 3, name
+        assert spec["logging"]["driver"] == "json-file", name
+        options = spec["logging"]["options"]
+        assert re.fullmatch(r"\d{1,2}m", options["max-size"]), name
+        assert re.fullmatch(r"\d", options["max-file"]), name
+    page = (compose.ROOT / "docs" / "deployment.md").read_text()
+    used = set(re.findall(r"\$\{(\w+_(?:MEMORY|CPUS|PIDS)):-", compose.SECURE[0].read_text()))
+    assert used
+    assert not [name for name in used if f"`{name}`" not in page]
+
+
 def test_tls_and_authentication_are_on_unless_the_overlay_turns_them_off() -> None:
     secure = {name: " ".join(compose.argv(spec)) for name, spec in services().items()}
     assert not [name for name, command in secure.items() if "--insecure" in command]
@@ -172,7 +215,9 @@ def test_tls_and_authentication_are_on_unless_the_overlay_turns_them_off() -> No
     for number in range(1, 9):
         assert "--auth-supernode-private-key /keys/node.key" in secure[f"supernode-{number}"]
     insecure = {name: " ".join(compose.argv(spec)) for name, spec in services(compose.INSECURE).items()}
-    talking = set(insecure) - {"setup", "register"}
+    assert "INSECURE" not in services()["proxy"]["environment"]
+    assert services(compose.INSECURE)["proxy"]["environment"]["INSECURE"]
+    talking = set(insecure) - {"setup", "register", "proxy"}
     assert all("--insecure" in insecure[name] and "ca.crt" not in insecure[name] for name in talking)
     assert all("--superexec-auth-secret-file" in insecure[name] for name in talking - {"certify"})
 
@@ -191,7 +236,8 @@ def test_the_image_is_pinned_runs_as_a_user_and_has_every_dependency() -> None:
     dockerfile = (compose.ROOT / "Dockerfile").read_text()
     (base,) = re.findall(r"^ARG BASE=(\S+)$", dockerfile.partition("\nFROM ")[0], re.MULTILINE)
     assert re.fullmatch(r"python:3\.11\.\d+-slim-bookworm(@sha256:[0-9a-f]{64})?", base)
-    assert re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE) == ["$BASE", "$BASE"]
+    assert re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE) == ["$BASE"] * 3
+    assert re.search(r"^USER 1000$", dockerfile.rpartition("\nFROM ")[0], re.MULTILINE)
     assert re.search(r"^USER app$", dockerfile.rpartition("\nFROM ")[2], re.MULTILINE)
     lines = (compose.ROOT / "deploy" / "constraints.txt").read_text().splitlines()
     pins = dict(line.split("==") for line in lines if not line.startswith("#"))

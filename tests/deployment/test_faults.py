@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import re
 import signal
+import sqlite3
 import subprocess
 import zlib
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +109,18 @@ def test_a_deployed_run_gives_the_report_of_the_simulation_to_the_last_digit(sta
     assert report_of(stage, "plain")["network"]["num_answered"] == NUM_CLIENTS
     assert_the_engine_gives_the_same_report(results(stage, "plain"), tmp_path, num_clients=NUM_CLIENTS)
     assert spent(stage) == [1, 1, 1, 1]
+    written = [results(stage, "plain"), *results(stage, "plain").rglob("*")]
+    assert not [path for path in written if path.stat().st_mode & 0o077]  # their owner's alone
     for entry in report_of(stage, "plain")["certificates"].values():
         assert rb.verify(rb.Certificate.load(results(stage, "plain") / entry["file"])).ok
+
+
+def test_the_superlink_keeps_neither_messages_nor_models_of_a_run_that_ended(stage: Stage) -> None:
+    path = stage.folder / "deployment" / "state" / "superlink" / "superlink.db"
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        tables = ("run", "objects", "run_objects", "message_ins", "message_res")
+        counts = {table: database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables}
+    assert counts == dict.fromkeys(tables, 0) | {"run": 1}
 
 
 def test_a_node_that_nobody_registered_is_refused(stage: Stage) -> None:
@@ -132,17 +144,49 @@ def test_a_node_without_a_key_and_one_without_tls_are_refused(stage: Stage) -> N
 def test_a_clientapp_reaches_its_own_supernode_and_nobody_else(stage: Stage) -> None:
     if not can_make_namespaces():
         pytest.skip("needs network namespaces")
-    superlink = compose.networks_of("superlink", stage.services["superlink"])
     connect = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 2)"
-    assert "node-1" not in superlink
 
     def reaches(name: str, host: str, port: str) -> bool:
         return stage.spawn(name, ["python", "-c", connect, host, port]).wait(30) == 0
 
     assert reaches("clientapp-1", "supernode", "9094")
-    assert reaches("supernode-1", "superlink", "8000")
-    for host in ("superlink", "supernode-2", *stage.addresses("superlink"), *stage.addresses("supernode-2")):
-        assert not reaches("clientapp-1", host, "8000" if host.startswith("superlink") else "9094"), host
+    assert reaches("supernode-1", "proxy", "8443")
+    ports = {"superlink": "8000", "proxy": "8443", "supernode-2": "9094"}
+    for name, port in ports.items():
+        for host in (name, *stage.addresses(name)):
+            assert not reaches("clientapp-1", host, port), host
+    for host in ("superlink", *stage.addresses("superlink")):
+        assert not reaches("supernode-1", host, "8000"), host
+
+
+def asked(stage: Stage, name: str, *arguments: str) -> dict[str, tuple[int, bool]]:
+    """What `asking.py` in the place of a service was answered: for each route the status, and whether by Flower."""
+    log = stage.folder / "asking.json"
+    log.unlink(missing_ok=True)
+    process = stage.spawn(name, ["python", str(Path(__file__).with_name("asking.py")), *arguments], log=log)
+    assert process.wait(60) == 0, log.read_text()
+    return {route: (status, is_flower) for route, (status, is_flower) in json.loads(log.read_text()).items()}
+
+
+def test_a_client_reaches_no_call_of_the_operators(stage: Stage) -> None:
+    # The operator's own calls first: what is refused below is there, and does what it says.
+    direct = asked(stage, "register", "superlink:8000", "/keys/ca.crt")
+    worked = [f"POST /v1/control/{name}" for name in ("list-nodes", "register-node", "unregister-node", "start-run")]
+    worked += [f"POST /v1/control/{name}" for name in ("list-runs", "stop-run", "stream-logs")]
+    assert {route: direct[route] for route in worked} == dict.fromkeys(worked, (200, True))
+    assert direct["POST /v1/control/pull-artifacts"][1]  # nobody set up where artifacts are
+    assert direct["POST /v1%2fcontrol/list-runs"] == (200, True)
+    fleet = {route for route in direct if route.startswith("POST /v1/fleet/")}
+    for own_key in ([], ["/keys/node.key"]):
+        through = asked(stage, "supernode-1", "proxy:8443", "/keys/ca.crt", *own_key)
+        assert set(through) == set(direct)
+        others = set(direct) - fleet
+        if stage.addresses("supernode-1"):
+            assert not through["GET /health"][1]
+        assert {route for route in others if through[route] != (403, False)} <= {"GET /health", "HEAD /health"}
+        assert all(is_flower for status, is_flower in map(through.get, fleet))  # and Flower refused what was not signed
+        assert {through[route][0] for route in fleet} == {401}
+    assert "POST /v1/control/list-runs" in stage.log("proxy").read_text()
 
 
 def test_a_superlink_that_is_stopped_and_started_again_loses_nothing(stage: Stage, tmp_path: Path) -> None:
@@ -255,15 +299,38 @@ def test_a_node_killed_in_the_middle_of_a_round_is_named_and_comes_back_with_its
     assert_ends_with(process, 0, stage)
     network = report_of(stage, "node")["network"]
     assert network["num_answered"] == NUM_CLIENTS - 1
-    # It has not answered in this run, so only its key has a name.
-    assert [(failure["node_name"], failure["reason"]) for failure in network["failures"]] == [
-        ("node-4", "node-unavailable")
+    # It has not answered in this run, but its key has its name.
+    assert [(failure["client_id"], failure["node_name"], failure["reason"]) for failure in network["failures"]] == [
+        ("client-00003", "client-00003", "node-unavailable")
     ]
     assert report_of(stage, "node")["timing"]["node_ids_of_failures"] == [own_id]
     assert network["clients_without_answer"] == ["client-00003"]
     start_again(stage, own_id)
     assert_ends_with(certify(stage, "again"), 0, stage)
     assert report_of(stage, "again")["network"]["num_answered"] == NUM_CLIENTS
+
+
+def test_a_node_answers_under_the_name_of_its_key_only(stage: Stage) -> None:
+    own = stage.services["supernode-4"]["environment"]
+    honest = own["NODE_CONFIG"]
+    (own_id,) = set(NODE_ID.findall(stage.log("supernode-4").read_text()))
+
+    def start_as(config: str) -> None:
+        own["NODE_CONFIG"] = config
+        for name in ("clientapp-4", "supernode-4"):
+            stage.kill(name)
+        start_again(stage, own_id)
+
+    start_as(honest.replace("client-00003", "client-00000"))
+    try:
+        assert_ends_with(certify(stage, "stolen", quorum=0.75), 0, stage)
+    finally:
+        start_as(honest)
+    network = report_of(stage, "stolen")["network"]
+    assert network["clients_without_answer"] == ["client-00003"]
+    assert [(f["client_id"], f["claimed_name"], f["reason"]) for f in network["failures"]] == [
+        ("client-00003", "client-00000", "wrong-name")
+    ]
 
 
 def start_again(stage: Stage, own_id: str) -> None:

@@ -156,16 +156,21 @@ def test_without_unseen_clients_nothing_is_said_about_them() -> None:
 
 
 def test_each_failure_is_named_by_the_best_name_there_is() -> None:
-    refusal = {"client_id": "hospital-a", "node_name": "node-1", "reason": "client-raised", "detail": "no [more] \\"}
+    refusal = {
+        "client_id": "hospital-a",
+        "node_name": "hospital-a",
+        "reason": "client-raised",
+        "detail": "no [more] \\",
+    }
     silent = {"client_id": None, "node_name": None, "reason": "no-reply", "detail": "no reply within 3 s"}
-    keyed = silent | {"node_name": "node-3"}
+    keyed = silent | {"node_name": "hospital-c"}
     missing = {"client_id": None, "reason": "node-missing", "detail": ""}
     network = REPORT["network"] | {"failures": [missing, silent, keyed, refusal]}
     timing = REPORT["timing"] | {"node_ids_of_failures": [None, "4711", "4712", "4713"]}
     text = rendered(REPORT | {"network": network, "timing": timing})
     assert "node 4711: no-reply: no reply within 3 s" in text
-    assert "node 4712, registered as 'node-3': no-reply" in text
-    assert "hospital-a, registered as 'node-1': client-raised: no [more] \\" in text
+    assert "node 4712, registered as 'hospital-c': no-reply" in text
+    assert "  - hospital-a: client-raised: no [more] \\" in text
     assert text.count("node-missing") == 1
     assert "flwr supernode list" in text
     assert "flwr supernode list" not in rendered(

@@ -53,7 +53,10 @@ def risk_of(partition):
 
 
 class Recording(InProcessGrid):
-    """Remembers every reply that the server gets, and the clients' state after each."""
+    """Remembers every reply that the server gets, and the clients' state after each.
+
+    The node config is that of all clients, or a function of the partition.
+    """
 
     def __init__(self, num_clients, behaviours=None, node_config=None, **settings):
         own = {"secure-min-clients": 3} if node_config is None else node_config
@@ -62,7 +65,7 @@ class Recording(InProcessGrid):
             num_clients=num_clients,
             run_config={},
             behaviours=behaviours or {},
-            node_configs=dict.fromkeys(range(num_clients), own),
+            node_configs={k: own(k) if callable(own) else own for k in range(num_clients)},
             **settings,
         )
         self.replies = []

@@ -22,6 +22,7 @@ from tests.strategies.network import (
     error_reply,
     everyone_but,
     expected_answer,
+    name_of,
     names,
     network,
     raising,
@@ -31,7 +32,7 @@ from tests.strategies.network import (
     twice,
 )
 from tests.strategies.test_fuzz import ARRAYS as FUZZ_ARRAYS
-from tests.strategies.test_fuzz import QUERIES, edited, honest_answer, name_of, stealing
+from tests.strategies.test_fuzz import QUERIES, edited, honest_answer, stealing
 from tests.strategies.test_fuzz import app as fuzz_app
 from tests.strategies.test_hello import Network, earlier, greeting, run
 
@@ -113,7 +114,7 @@ def test_a_name_that_was_heard_before_stays_with_its_node_and_the_thiefs_reply_r
     assert sorted(received, key=lambda answer: answer.client_id) == list(outcome.answers)
     (failure,) = outcome.failures
     assert (failure.client_id, failure.reason, failure.claimed_name) == ("client-00003", "wrong-name", "client-00005")
-    assert "this node answered as 'client-00003' before" in failure.detail
+    assert failure.detail.endswith("but this node's name is 'client-00003'")
 
 
 def test_a_newcomer_that_claims_a_known_name_is_refused_alone():
@@ -180,52 +181,103 @@ def test_a_ledger_with_two_nodes_of_one_name_decides_nothing():
 # Registered keys.
 
 
-class Registered(InProcessGrid):
-    """A network whose operator registered every node's key under a name."""
+def with_keys(grid, name):
+    """A network whose operator registered the key of each node under a name, by partition; "" is none."""
+    names_of = {node_id: name(k) for k, node_id in enumerate(grid._contexts)}
+    grid.get_nodes = lambda: [NodeInfo(node_id=node_id, name=names_of[node_id]) for node_id in grid.get_node_ids()]
+    return grid
 
-    def get_nodes(self):
-        return [NodeInfo(node_id=node_id, name=f"node-{k}") for k, node_id in enumerate(self.get_node_ids(), start=1)]
+
+def registered(name, behaviours=None, **settings):
+    return with_keys(network(behaviours, **settings), name)
 
 
 @pytest.mark.usefixtures("idle_clock")
-def test_the_name_of_the_registered_key_is_in_every_failure():
-    behaviours = {2: silent, 3: raising, 4: claiming(risk=np.nan)}
-    grid = Registered(network()._client_app, num_clients=NUM_CLIENTS, run_config={}, behaviours=behaviours)
+def test_the_name_of_the_registered_key_is_that_of_the_client_in_every_failure():
+    grid = registered(name_of, {2: silent, 3: raising, 4: claiming(risk=np.nan)})
     outcome = strategy(reply_timeout=0.3).ask(grid, QUERY, ARRAYS)
-    assert {(f.client_id, f.node_name, f.reason.value) for f in outcome.failures} == {
-        (None, "node-3", "no-reply"),
-        (None, "node-4", "client-raised"),
-        ("client-00004", "node-5", "not-finite"),
-    }
-    assert {failure.who for failure in outcome.failures} == {
-        "the node registered as 'node-3'",
-        "the node registered as 'node-4'",
-        "client-00004",
-    }
+    assert names(outcome) == everyone_but(2, 3, 4)
+    assert [(f.client_id, f.node_name, f.reason.value) for f in outcome.failures] == [
+        (name_of(2), name_of(2), "no-reply"),
+        (name_of(3), name_of(3), "client-raised"),
+        (name_of(4), name_of(4), "not-finite"),
+    ]
 
 
-@pytest.mark.parametrize(("thief", "lie"), [(3, {}), (8, {"risk": 0.9})])
-def test_of_two_nodes_with_one_name_the_one_whose_key_has_that_name_stays(thief, lie):
-    class Named(InProcessGrid):
-        def get_nodes(self):
-            own = {5: "client-00005", 3: "client-00004"}  # that of 3 is no claim of its client's
-            return [NodeInfo(node_id=node_id, name=own.get(k)) for k, node_id in enumerate(self.get_node_ids())]
+THEFT = [{}, {"risk": 0.9}, {"risk": np.nan}]
 
-    behaviours = {thief: claiming(client_id="client-00005", **lie)}
-    grid = Named(network()._client_app, num_clients=NUM_CLIENTS, run_config={}, behaviours=behaviours)
+
+@pytest.mark.parametrize("lie", THEFT, ids=str)
+@pytest.mark.parametrize("is_away", [False, True], ids=["here", "away"])
+def test_a_key_answers_under_its_own_name_alone_whoever_comes_first(is_away, lie):
+    grid = registered(
+        name_of, {3: claiming(client_id=name_of(5), **lie)}, nodes_ready_after={5: 10**6} if is_away else {}
+    )
     outcome = strategy().ask(grid, QUERY, ARRAYS)
-    assert outcome.answers == tuple(expected_answer(k) for k in range(NUM_CLIENTS) if k != thief)
+    assert names(outcome) == everyone_but(3, 5) if is_away else everyone_but(3)
+    (failure,) = [failure for failure in outcome.failures if failure.node_id is not None]
+    assert (failure.client_id, failure.reason, failure.claimed_name) == (name_of(3), "wrong-name", name_of(5))
+    assert failure.detail.endswith(f"but this node's name is {name_of(3)!r}")
+
+
+@pytest.mark.parametrize("lie", THEFT, ids=str)
+def test_a_key_without_a_name_does_not_answer_under_that_of_another_key(lie):
+    grid = registered(lambda k: "" if k == 3 else name_of(k), {3: claiming(client_id=name_of(5), **lie)})
+    outcome = strategy().ask(grid, QUERY, ARRAYS)
+    assert outcome.answers == tuple(expected_answer(k) for k in range(NUM_CLIENTS) if k != 3)
     (failure,) = outcome.failures
-    assert (failure.client_id, failure.reason, failure.claimed_name) == (None, "wrong-name", "client-00005")
-    assert failure.node_id == list(grid.get_node_ids())[thief]
+    assert (failure.client_id, failure.reason, failure.claimed_name) == (None, "wrong-name", name_of(5))
+    assert failure.node_id == list(grid.get_node_ids())[3]
+
+
+@pytest.mark.parametrize("claim", [name_of(5), name_of(3), "somebody else"])
+def test_of_two_keys_registered_under_one_name_neither_answers_under_any(claim):
+    grid = registered(lambda k: name_of(5 if k == 3 else k), {3: claiming(client_id=claim)})
+    outcome = strategy().ask(grid, QUERY, ARRAYS)
+    assert names(outcome) == everyone_but(3, 5)
+    assert {failure.node_id for failure in outcome.failures} == {list(grid.get_node_ids())[k] for k in (3, 5)}
+    assert {failure.node_name for failure in outcome.failures} == {name_of(5)}
+    own = next(failure for failure in outcome.failures if failure.node_id == list(grid.get_node_ids())[5])
+    assert (own.reason, own.detail) == (
+        "claimed-twice",
+        f"two keys or more are registered under the name {name_of(5)!r}",
+    )
+
+
+def test_a_key_that_is_registered_under_the_name_of_a_client_of_an_earlier_round_stops_both():
+    asking, grid = strategy(), registered(lambda k: name_of(5 if k == 3 else k), nodes_ready_after={5: 10**6})
+    grid._behaviours = {3: claiming(client_id=name_of(5))}
+    assert names(asking.ask(grid, QUERY, ARRAYS)) == everyone_but(3)  # the other key is not to be seen yet
+    grid._nodes_ready_after = {}
+    assert names(asking.ask(grid, QUERY, ARRAYS, round=2)) == everyone_but(3, 5)
+
+
+@pytest.mark.parametrize("greeted", [name_of(5), name_of(3)])
+def test_a_client_that_answered_before_and_is_away_is_not_missing_whoever_claims_its_name(greeted):
+    network = Network({3: greeting(client_id=greeted)}, nodes_ready_after={5: 10**6})
+    with_keys(network.grid, name_of)
+    outcome = run(network, earlier=earlier(0, 1, 2, 4, 5), quorum=0.5)
+    assert [answer.client_id for answer in outcome.answers] == [
+        name_of(k) for k in range(6) if k != 3 or greeted == name_of(3)
+    ]
+    assert reasons(outcome) == ([] if greeted == name_of(3) else [(name_of(3), "wrong-name")])
+
+
+def test_what_was_answered_before_under_a_name_of_two_keys_is_not_believed():
+    network = Network({4: greeting(client_id=name_of(1))})
+    with_keys(network.grid, lambda k: name_of(1 if k == 4 else k))
+    outcome = run(network, earlier=from_nodes(network, 1), quorum=0.5)
+    assert [answer.client_id for answer in outcome.answers] == [name_of(k) for k in (0, 2, 3, 5)]
+    assert [failure.reason for failure in outcome.failures] == ["claimed-twice"] * 2
+    assert sorted(network.asked["query.loss"]) == [0, 2, 3, 5]
 
 
 # Refusals.
 
 
-def refusing(name, text="no more"):
+def refusing(name, text="no more", *, code=2):
     refusal = wire.encode_refusal(wire.Refusal(name, code_hash(), text))
-    return lambda message, answer: [Delivery(Message(Error(2, refusal), reply_to=message))]
+    return lambda message, answer: [Delivery(Message(Error(code, refusal), reply_to=message))]
 
 
 def test_a_refusal_is_named_and_its_words_stand_alone():
@@ -237,16 +289,33 @@ def test_a_refusal_is_named_and_its_words_stand_alone():
     assert failure.detail == "RefusedError: 'no' \"more\" than [31m 4"
 
 
-def test_a_refusal_under_the_name_of_another_is_not_the_others():
-    unknown = strategy().ask(network({3: refusing("client-00005")}), QUERY, ARRAYS)
-    assert reasons(unknown) == [(None, "client-raised"), ("client-00005", "claimed-twice")]
-    assert unknown.failures[0].claimed_name == "client-00005"
+@pytest.mark.parametrize("code", [2, 5, 8, 99])
+def test_an_error_under_the_name_of_another_takes_nothing_from_it(code):
+    grid = network({3: refusing("client-00005", code=code)})
+    unknown = strategy().ask(grid, QUERY, ARRAYS)
+    assert names(unknown) == everyone_but(3)
+    (failure,) = unknown.failures
+    assert (failure.client_id, failure.claimed_name) == (None, "client-00005")
+    assert failure.node_id == list(grid.get_node_ids())[3]
     asking, grid = strategy(), network()
     asking.ask(grid, QUERY, ARRAYS)
-    grid._behaviours = {3: refusing("client-00005")}
+    grid._behaviours = {3: refusing("client-00005", code=code)}
     known = asking.ask(grid, QUERY, ARRAYS, round=2)
     assert names(known) == everyone_but(3)
     assert reasons(known) == [("client-00003", "wrong-name")]
+
+
+def test_an_error_under_the_name_of_another_key_is_that_of_its_own():
+    outcome = strategy().ask(registered(name_of, {3: refusing(name_of(5))}), QUERY, ARRAYS)
+    assert names(outcome) == everyone_but(3)
+    (failure,) = outcome.failures
+    assert (failure.client_id, failure.reason, failure.claimed_name) == (name_of(3), "wrong-name", name_of(5))
+
+
+def test_of_two_errors_under_one_name_neither_is_known_to_be_its_clients():
+    outcome = strategy().ask(network({3: refusing("client-00005"), 5: refusing("client-00005")}), QUERY, ARRAYS)
+    assert names(outcome) == everyone_but(3, 5)
+    assert [(f.client_id, f.claimed_name) for f in outcome.failures] == [(None, "client-00005")] * 2
 
 
 def test_a_refusal_by_other_code_says_so():
