@@ -21,6 +21,7 @@ from client.budget import budget_from_config
 from client.data import DATA_KEY, EVALUATOR_KEY, data_place, fitted, load_data, require_allowed
 from client.evaluator import NO_MODEL, as_examples, evaluated
 from client.identity import checked_name, client_id, partition_of
+from client.kept_model import kept_after, weights_of
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import is_private, privacy_from_config
 from client.refusals import details_withheld, file_errors_withheld, refuse_as_other_code, sign_refusals
@@ -51,7 +52,7 @@ def answer_question(query: Query, message: Message, context: Context) -> Answer:
     adversary also if there is no linear head, an example outside the box, or nothing is proved of the model;
     RuntimeError if loading the examples or evaluating the model fails; without the details.
     """
-    arrays = wire.decode_weights(message.content)
+    arrays = weights_of(message, context)
     about: dict[str, Any] = {
         "client_id": client_id(context.node_config),
         "loss": query.loss,
@@ -102,7 +103,8 @@ HANDLERS: Mapping[type, Callable[[Any, Message, Context], object]] = {
 
 def _reply(message: Message, context: Context, kind: type) -> Message:
     query: Any = wire.decode_query(message.content, kind)
-    return Message(wire.encode_answer(HANDLERS[kind](query, message, context)), reply_to=message)
+    answer = HANDLERS[kind](query, message, context)
+    return Message(wire.encode_answer(answer, kept=kept_after(answer, message, context)), reply_to=message)
 
 
 for _kind in HANDLERS:

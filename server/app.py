@@ -12,6 +12,7 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from client.identity import client_id
 from protocol.codec import to_array_record
 from protocol.hashes import code_hash, model_hash
 from riskband.models.evaluation import chosen_device
@@ -83,7 +84,7 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
         begun = "run_resumed" if config.asking.resume else "ledger_begun"
         folder.log_event(begun, num_answers_in_ledger=num_earlier, ledger_hash=ledger.hash)
         display = RunDisplay(folder, ledger)
-        settings = _settings(config, ledger, display) | {"max_open": _max_open(grid)}
+        settings = _settings(config, ledger, display) | _of_simulation(grid)
         strategy = _asking(study.strategy(config, tested, settings), config, settings)
         result = strategy.start(metered, to_array_record(tested.arrays)).conclusion
         recorded = ledger.recorded
@@ -139,14 +140,19 @@ def _asking(strategy: QueryStrategy, config: RunConfig, settings: dict[str, Any]
     return UntilDecided(strategy.query, reader=strategy, **batches, **settings)
 
 
-def _max_open(grid: Grid) -> int | None:
-    """How many messages may be under way at first; None, so all, where every client has a node of its own.
+def _of_simulation(grid: Grid) -> dict[str, Any]:
+    """Settings for Flower's simulation; none where every client has a node of its own.
 
-    Flower's simulation looks for each of K nodes through all messages under way, some ten times a second: with K of
-    them under way it does little else. These are enough for a few processors, and become more where they are not.
+    It looks for each of K nodes through all messages under way, some ten times a second: with K of them under way it
+    does little else. These are enough for a few processors, and become more where they are not. Its nodes are listed in
+    the order of their partitions, so that a client is known by name also if it ends its process.
     """
     # By name: to import the class takes two seconds, and loads a database.
-    return _OPEN_IN_SIMULATION if type(grid).__name__ == "InMemoryGrid" else None
+    if type(grid).__name__ != "InMemoryGrid":
+        return {}
+    state: Any = vars(grid)["state"]
+    names = {node.node_id: client_id({"partition-id": place}) for place, node in enumerate(state.get_node_info())}
+    return {"max_open": _OPEN_IN_SIMULATION, "simulated": names}
 
 
 @contextmanager

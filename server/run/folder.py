@@ -21,8 +21,8 @@ from typing import Any
 from protocol.questions import Answer, HelloAnswer, HelloQuery, Query
 from server.run.events import append_event
 from server.run.ledger import Ledger, first_free, json_object
-from server.run.lock import FolderError
-from strategies.asking.exchange import Progress
+from server.run.lock import FolderError, writing_results
+from strategies.asking.exchange import ENDED_ITS_WORKER, Progress
 from strategies.asking.failures import Failure, FailureReason
 from strategies.asking.replies import QuorumError, RoundOutcome
 
@@ -69,13 +69,15 @@ class ResultFolder:
     run_id: str = ""
     on_event: Callable[[Mapping[str, Any]], None] | None = None  # called with each event, once it is in the log
 
+    @writing_results()
     def clear(self, *, resume: bool = False, figures: Iterable[str] = ()) -> None:
         """Create the folder, and remove what an earlier run wrote there; ledgers of answers and logs of events stay.
 
         Afterwards a report in the folder is the report of this run, which will draw figures of these names. The log is
         continued if that run is resumed, and otherwise gets the first free number (``events-1.jsonl``), as a ledger
         does. Raises FolderError if something has the name of a result and is not what a run wrote, or was changed
-        since, or if the folder holds files but no results: they may be somebody's own. Nothing is removed then.
+        since, if the folder holds files but no results, which may be somebody's own, or if it cannot be written. Then
+        nothing is removed.
         """
         listed = self._listed()
         names = dict.fromkeys((*self._names_of_results(), *_figures(listed), *figures))
@@ -283,7 +285,7 @@ def _hint(failure: Failure) -> str:
     """What may have caused a failure, by what Flower 1.41 does without Ray and to requests from another time; or ""."""
     if failure.reason in (FailureReason.NODE_MISSING, FailureReason.NODE_UNAVAILABLE):
         return _CLOCK_OF_NODE
-    if failure.reason is FailureReason.FLOWER_ERROR and "ray.exceptions" in failure.detail:
+    if failure.detail == ENDED_ITS_WORKER or "ray.exceptions" in failure.detail:
         return f"Ray, which runs the simulated clients, broke down; {RAY_REMEDY}"
     is_unknown = failure.reason is FailureReason.FLOWER_ERROR and failure.detail.startswith("Flower's error 3:")
     return _CLOCK_OF_SERVER if is_unknown or failure.reason is FailureReason.NOT_SENT else ""

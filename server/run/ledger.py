@@ -11,15 +11,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from protocol import questions
 from protocol.hashes import code_hash
@@ -122,7 +123,12 @@ def require_resumable(path: Path, config: Mapping[str, Any], *, model: str | Non
 
 
 def _read(path: Path) -> tuple[dict[str, Any], tuple[EarlierAnswer, ...]]:
-    lines = path.read_bytes().split(b"\n")[:-1]  # after the last newline: nothing, or a torn line
+    return _found_in(path.read_bytes(), path)
+
+
+@lru_cache(maxsize=1)  # a run that is resumed looks several times before it asks anybody
+def _found_in(text: bytes, path: Path) -> tuple[dict[str, Any], tuple[EarlierAnswer, ...]]:
+    lines = text.split(b"\n")[:-1]  # after the last newline: nothing, or a torn line
     header = _header(path, lines[0] if lines else b"")
     return header, tuple(_entry(path, number, line) for number, line in enumerate(lines[1:], start=2))
 
@@ -176,20 +182,18 @@ class _Asked:
 
 def _checked(kind: Any, entry: object) -> Any:
     """Return the dataclass `kind` with these fields. A text is no number here, nor is infinity."""
-    foreign = entry.keys() - {each.name for each in fields(kind)} if isinstance(entry, dict) else set()
-    if foreign:
-        raise ValueError(f"it has no {', '.join(sorted(foreign))}")
-    found = _adapter(kind).validate_json(json.dumps(entry, allow_nan=False), strict=True)
-    json.dumps(asdict(found), allow_nan=False)  # 10**400 is a whole number in JSON, and infinite as a float
-    return found
+    return _adapter(kind).validate_json(to_json([entry], inf_nan_mode="constants"))[0]
 
 
-_adapter = cache(TypeAdapter)
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    # Of a tuple: pydantic passes a dataclass the settings of what it is in, and takes none for itself.
+    return TypeAdapter(tuple[kind], config=ConfigDict(strict=True, extra="forbid", allow_inf_nan=False))
 
 
 def _first_problem(error: ValidationError) -> str:
     problem = error.errors(include_url=False)[0]
-    place = ".".join(map(str, problem["loc"])) or "it"
+    place = ".".join(map(str, problem["loc"][1:])) or "it"
     return f"{place}: {problem['msg'].replace('Input should', 'must', 1)}"
 
 

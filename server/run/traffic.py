@@ -102,7 +102,9 @@ class MeteredGrid(Grid):
 
     def _count_sent(self, messages: Sequence[Message]) -> None:
         contents = {id(message.content): message.content for message in messages}  # a model is one for all clients
-        sizes = {key: content_size(content) for key, content in contents.items()}
+        size_of: dict[str, int] = {}  # a model is one part of many contents
+        with no_object_id_recompute():
+            sizes = {key: _size(content, size_of) for key, content in contents.items()}
         rounds: dict[tuple[str, str], list[int]] = {}
         for message in messages:
             key = (message.metadata.group_id, message.metadata.message_type)
@@ -130,4 +132,10 @@ class MeteredGrid(Grid):
 def content_size(content: RecordDict) -> int:
     """Return the number of bytes of a message's content as Flower sends it: its parts serialised, equal ones once."""
     with no_object_id_recompute():
-        return sum(len(part.deflate()) for part in get_all_nested_objects(content).values())
+        return _size(content, {})
+
+
+def _size(content: RecordDict, size_of: dict[str, int]) -> int:
+    parts = get_all_nested_objects(content)
+    size_of |= {key: len(part.deflate()) for key, part in parts.items() if key not in size_of}
+    return sum(size_of[key] for key in parts)
