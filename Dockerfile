@@ -29,10 +29,11 @@ COPY . /app
 RUN python -m compileall -q -j 0 --invalidation-mode unchecked-hash /app \
         "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 # The root file system is read-only; what Flower and matplotlib write goes to /tmp. Dependencies are in the image:
-# nobody installs any while running.
+# nobody installs any while running. What must outlive the container, as a client's query budget, goes to /state.
 ENV PATH=/opt/venv/bin:$PATH \
     HOME=/tmp \
     FLWR_HOME=/tmp/flwr \
+    XDG_STATE_HOME=/state \
     MPLCONFIGDIR=/tmp/matplotlib \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \

@@ -24,7 +24,7 @@ from torch import nn
 from client.answer_record import FILE_KEY as RECORD_KEY
 from client.answer_record import checked_numbers, question_hash, record_from_config
 from client.app import app
-from client.budget import FILE_KEY, LIMIT_KEY, budget_from_config, request_of
+from client.budget import FILE_KEY, LIMIT_KEY, UNLIMITED, QueryBudget, budget_from_config, request_of
 from client.data import DATA_KEY, NO_DATASET, fitted, image_shape, load_data
 from client.identity import client_id
 from client.privacy import FILE_KEY as PRIVACY_FILE_KEY
@@ -58,10 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         x, y = load_data(str(own[DATA_KEY]), own)
         query, arrays = _question(options, np.asarray(x), np.asarray(y))
         examples = fitted(x, y, x_shape=query.x_shape, num_classes=query.num_classes)
-        left = budget.left()
         hashes = {"model_hash": model_hash(arrays), "code_hash": code_hash()}
         question = question_hash(query, examples_hash=examples_hash(examples.x, examples.y), **hashes)
         found = record.find(question)
+        left = budget.left()
         is_free = found is not None and bool(checked_numbers(query, found))
         refusal = _privacy_refusal(privacy, query.mechanism, is_free=is_free)
     except click.ClickException as error:  # Flower's, of a node config that is not one
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         answer["budget_left"] = left if is_free else left - size
     print("it would answer, and nothing else would leave this machine:")
     print(json.dumps(answer, indent=2))
-    print(_cost(size, left, is_free=is_free))
+    print(_cost(size, budget, left, is_free=is_free))
     print(_privacy_cost(privacy, query.mechanism, is_free=is_free))
     return 0
 
@@ -109,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--x-shape", help='shape of one input, such as "3,32,32"; default: that of your examples')
     parser.add_argument("--privacy", default="", help='noise, such as "laplace:0.5"; default: none')
     parser.add_argument("--num-classes", type=int, help="default: your largest label and one more")
+    parser.add_argument("--print-app-hash", action="version", version=code_hash(), help="of this code; and exit")
     group = parser.add_argument_group(f"for --query {_ADVERSARIAL}")
     group.add_argument("--order", type=int, default=2)
     group.add_argument("--norm", default="l2")
@@ -160,7 +161,7 @@ def _weights(model: nn.Module, checkpoint: str | None) -> dict[str, np.ndarray]:
 def _reply(query: Query, arrays: dict[str, np.ndarray], own: dict[str, Any]) -> Message:
     """What the ClientApp replies; a copy of it that counts and records nothing."""
     kept_out = {LIMIT_KEY, FILE_KEY, RECORD_KEY, PRIVACY_KEY, PRIVACY_FILE_KEY}
-    node_config = {key: value for key, value in own.items() if key not in kept_out}
+    node_config = {key: value for key, value in own.items() if key not in kept_out} | {LIMIT_KEY: UNLIMITED}
     run_config = {"dataset": NO_DATASET}
     grid = InProcessGrid(app, num_clients=1, run_config=run_config, node_configs={0: node_config})
     (node_id,) = grid.get_node_ids()
@@ -169,13 +170,15 @@ def _reply(query: Query, arrays: dict[str, np.ndarray], own: dict[str, Any]) -> 
     return reply
 
 
-def _cost(size: int, left: int | None, *, is_free: bool) -> str:
+def _cost(size: int, budget: QueryBudget, left: int | None, *, is_free: bool) -> str:
     values = "1 value" if size == 1 else f"{size} values"
     if is_free:
         return "it would spend nothing: the answer record holds this answer"
     if left is None:
         return f"it would give away {values}; there is no query budget"
-    return f"it would spend {values} of the query budget: {left} are left now, {left - size} afterwards"
+    limit = f"{budget.limit} values{budget.month and ' a month'}"
+    spent = f"{left} are left now, {left - size} afterwards"
+    return f"it would spend {values} of the query budget: {spent}; it is of {limit}, counted in {budget.path}"
 
 
 def _privacy_refusal(privacy: PrivacyBudget, asked: Mechanism | None, *, is_free: bool) -> str:

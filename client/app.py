@@ -18,12 +18,13 @@ from flwr.clientapp import ClientApp
 from client.answer_record import record_from_config
 from client.answering import answered
 from client.budget import budget_from_config
-from client.data import DATA_KEY, EVALUATOR_KEY, data_place, fitted, load_data
+from client.data import DATA_KEY, EVALUATOR_KEY, data_place, fitted, load_data, require_allowed
 from client.evaluator import NO_MODEL, as_examples, evaluated
 from client.identity import checked_name, client_id, partition_of
+from client.kept_model import kept_after, weights_of
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import is_private, privacy_from_config
-from client.refusals import details_withheld, file_errors_withheld, sign_refusals
+from client.refusals import details_withheld, file_errors_withheld, refuse_as_other_code, sign_refusals
 from client.secure import rounds
 from protocol import wire
 from protocol.examples import Held
@@ -40,7 +41,7 @@ DEVICE_KEY = "device"
 OWN_MODEL_KEY = "local-model"
 """Of the node config: the absolute path of a model of the client's own, of the architecture that a run compares."""
 
-app = ClientApp(mods=[sign_refusals, rounds.refuse_in_the_open])
+app = ClientApp(mods=[sign_refusals, refuse_as_other_code, rounds.refuse_in_the_open])
 
 
 def answer_question(query: Query, message: Message, context: Context) -> Answer:
@@ -51,7 +52,7 @@ def answer_question(query: Query, message: Message, context: Context) -> Answer:
     adversary also if there is no linear head, an example outside the box, or nothing is proved of the model;
     RuntimeError if loading the examples or evaluating the model fails; without the details.
     """
-    arrays = wire.decode_weights(message.content)
+    arrays = weights_of(message, context)
     about: dict[str, Any] = {
         "client_id": client_id(context.node_config),
         "loss": query.loss,
@@ -102,7 +103,8 @@ HANDLERS: Mapping[type, Callable[[Any, Message, Context], object]] = {
 
 def _reply(message: Message, context: Context, kind: type) -> Message:
     query: Any = wire.decode_query(message.content, kind)
-    return Message(wire.encode_answer(HANDLERS[kind](query, message, context)), reply_to=message)
+    answer = HANDLERS[kind](query, message, context)
+    return Message(wire.encode_answer(answer, kept=kept_after(answer, message, context)), reply_to=message)
 
 
 for _kind in HANDLERS:
@@ -126,6 +128,7 @@ def train(message: Message, context: Context) -> Message:
         raise RefusedError(
             f"a client with a {PRIVACY_KEY} does not train: the weights that it would send have no noise"
         )
+    require_allowed(str(context.run_config.get("model", "")), context.node_config)
     arrays, server_round = wire.decode_training(message.content)
     from client import simulated  # here: a client that has data of its own does not load it
 
@@ -143,6 +146,7 @@ def _numbers(query: Query, arrays: Mapping[str, np.ndarray], context: Context) -
         get_loss(judged.loss)
     if query.model == NO_MODEL:
         return _own_numbers(query, arrays, context)
+    require_allowed(query.model, context.node_config)
     # The examples come first: the shapes of a model that does not fit them might take all memory.
     examples = _fitting_examples(query, context)
     sets = separated(arrays, num_sets=several.num_weights) if several else [arrays]
@@ -167,6 +171,7 @@ def _own_weights(query: Query, context: Context) -> Mapping[str, np.ndarray]:
             f"the node config must have the key {OWN_MODEL_KEY!r} to compare with a client's own model, got none; give "
             f"the absolute path of weights of the model {query.model!r}, as torch.save(model.state_dict(), path) writes"
         )
+    require_allowed(str(run.get("model", "")), own)
     with details_withheld("training this client's own model"):
         from client import simulated  # here: a client that has data of its own does not load it
 

@@ -1,18 +1,24 @@
 """The query budget: how many numbers this client will ever give away. Kept by the client, not by the server.
 
 Each number that leaves a client says a little about its examples. So the client counts them, as `request_of` says,
-before it computes any. The count outlives the process, which in a deployment is a new one for every message.
+before it computes any. The count outlives the process, which in a deployment is a new one for every message. A client
+with data of its own has a budget unless its owner says that it has none.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import astuple, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from client.answer_record import FILE_KEY as RECORD_KEY
 from client.book import book_path, has_entry, is_unopened, note_once, opened
+from client.data import has_own_data
 from client.identity import client_id
 from client.refusals import require_known_keys
 from protocol.questions import AdversarialQuery, CandidatesQuery, ComparisonQuery, Query
@@ -22,6 +28,15 @@ from riskband.checks import RefusedError
 LIMIT_KEY = "query-budget"
 FILE_KEY = "query-budget-file"
 
+# The largest question of an ordinary study (100 radii and 24 multipliers on inputs) takes 252; a bisection with its 30
+# later rounds less than 200. As many plain losses are more models than anybody means to compare in a month.
+DEFAULT_LIMIT = "256/month"
+"""The ``query-budget`` of a client with data of its own that nobody gave one."""
+
+UNLIMITED = "none"
+"""The ``query-budget`` of a client that answers whatever it is asked."""
+
+_MONTHLY = "/month"
 _ADD = (
     "INSERT INTO answered VALUES (?, ?, ?) ON CONFLICT (client, kind) DO UPDATE SET number = number + excluded.number"
 )
@@ -58,13 +73,14 @@ class QueryBudget:
     """A client's budget; raises ValueError if the limit is negative, or there is a limit and no file."""
 
     client_id: str  # whose; clients may share a file
-    limit: int | None = None  # Values that may be answered in all, >= 0. None: unlimited, nothing is counted.
+    limit: int | None = None  # Values that may be answered, >= 0. None: unlimited, nothing is counted.
     # The book, see `client.book`. Needed with a limit: a count that a restart forgets is none.
     path: Path | None = None
+    month: str = ""  # In which the values are counted; "": all that were ever answered without one.
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 0:
-            raise ValueError(f"{LIMIT_KEY} must be at least 0, got {self.limit}; leave it out for no limit")
+            raise ValueError(f"{LIMIT_KEY} must be at least 0, got {self.limit}; say {UNLIMITED} for no limit")
         if self.limit is not None and self.path is None:
             raise ValueError(f"a {LIMIT_KEY} needs a {FILE_KEY}, got none; name a file, or a restart forgets the count")
 
@@ -82,7 +98,7 @@ class QueryBudget:
             if question is not None and not note_once(book, "paid", self.client_id, question):
                 return max(left, 0)
             self._require(request, left)
-            counts = [(self.client_id, kind, number) for kind, number in request.by_kind.items() if number]
+            counts = [(self._account, kind, number) for kind, number in request.by_kind.items() if number]
             book.executemany(_ADD, counts)
         return left - request.size
 
@@ -108,11 +124,16 @@ class QueryBudget:
         if self.path is None or not self.path.exists():
             return {}
         with opened(self.path) as book:
-            rows = book.execute("SELECT kind, number FROM answered WHERE client = ?", (self.client_id,))
+            rows = book.execute("SELECT kind, number FROM answered WHERE client = ?", (self._account,))
             return dict(rows.fetchall())
 
+    @property
+    def _account(self) -> str:
+        """Whose counts these are in the book; no name of a client holds a line break."""
+        return f"{self.client_id}\n{self.month}" if self.month else self.client_id
+
     def _total(self, book: sqlite3.Connection) -> int:
-        rows = book.execute("SELECT number FROM answered WHERE client = ?", (self.client_id,))
+        rows = book.execute("SELECT number FROM answered WHERE client = ?", (self._account,))
         counts = [number for (number,) in rows]
         if any(type(number) is not int or number < 0 for number in counts):
             raise RefusedError(f"the file of {FILE_KEY} must hold counts, got another thing; restore it")
@@ -121,8 +142,8 @@ class QueryBudget:
     def _require(self, request: Request, left: int) -> None:
         if request.size > left:
             raise QueryBudgetError(
-                f"a query must fit the client's query budget of {self.limit} values, got {request.size} with "
-                f"{max(left, 0)} left; ask for fewer radii and multipliers, or ask the client's owner"
+                f"a query must fit the client's query budget of {self.limit} values{self.month and ' a month'}, got "
+                f"{request.size} with {max(left, 0)} left; ask for fewer radii and multipliers, or ask its owner"
             )
 
 
@@ -162,17 +183,50 @@ def adversarial_request(query: AdversarialQuery, *, num_radii: int, num_multipli
 def budget_from_config(config: Mapping[str, Any]) -> QueryBudget:
     """Return the budget that a client's node config sets: ``query-budget`` and ``query-budget-file``.
 
-    Raises ValueError if the limit is not a whole number >= 0, or has no file with an absolute path, or there is a file
-    without a limit, or a key that is nearly one of the two: its owner means to limit the answers, and nothing would be
-    counted.
+    Without the first, a client with data of its own has `DEFAULT_LIMIT`. Without the second, its book is that of its
+    answer record, or else a file of its user's.
+
+    Raises ValueError if the limit is neither a whole number >= 0, "NUMBER/month" nor `UNLIMITED`, or has no file with
+    an absolute path, or there is a file without a limit, or a key that is nearly one of the two: its owner means to
+    limit the answers, and nothing would be counted.
     """
     require_known_keys(config, "query", (LIMIT_KEY, FILE_KEY), otherwise="without a limit")
-    limit, path = config.get(LIMIT_KEY), book_path(config, FILE_KEY)
+    is_own, path = has_own_data(config), book_path(config, FILE_KEY)
+    limit, month = _limit_of(config.get(LIMIT_KEY, DEFAULT_LIMIT if is_own else None))
     if path is not None and limit is None:
         raise ValueError(
             f"a {FILE_KEY} needs a {LIMIT_KEY}, got none; give one, such as 500 values, or leave out the file: without "
             "a limit nothing is counted"
         )
-    if limit is not None and type(limit) is not int:
-        raise ValueError(f"{LIMIT_KEY} must be a whole number, got {type(limit).__name__}; leave it out for no limit")
-    return QueryBudget(client_id(config), limit, path)
+    if path is None and limit is not None and is_own:
+        path = book_path(config, RECORD_KEY) or _own_book()
+    return QueryBudget(client_id(config), limit, path, month)
+
+
+def _limit_of(value: object) -> tuple[int | None, str]:
+    """The limit that the node config sets, and the month it is for."""
+    if value in (None, UNLIMITED):
+        return None, ""
+    number = value.removesuffix(_MONTHLY) if isinstance(value, str) else ""
+    if number != value and number.isdecimal():
+        return int(number), f"{datetime.now(UTC):%Y-%m}"
+    if type(value) is not int:
+        raise ValueError(
+            f'{LIMIT_KEY} must be a whole number, "NUMBER{_MONTHLY}" or "{UNLIMITED}", got {type(value).__name__}'
+        )
+    return value, ""
+
+
+def _own_book() -> Path:
+    """The file that counts for all clients of this user of whose books nobody said where they are."""
+    # No folder for temporary files: what is counted there is forgotten.
+    folder = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state") / "riskband"
+    with suppress(OSError, RuntimeError):  # the latter where there is no home
+        folder = folder.expanduser()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not (folder.is_absolute() and os.access(folder, os.W_OK)):
+        raise RefusedError(
+            f"a client with data of its own must have a place to count its answers, and its user's home is none; name "
+            f'a {FILE_KEY} or {RECORD_KEY} on a disk that lasts, or say {LIMIT_KEY}="{UNLIMITED}"'
+        )
+    return folder / "query-budget.sqlite"

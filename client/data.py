@@ -30,6 +30,9 @@ EVALUATOR_KEY = "evaluator"
 ALLOW_KEY = "allow-run-dataset"
 """The node config's leave, ``true``, for a run config to name files, repositories or functions to answer from."""
 
+MODULES_KEY = "allow-modules"
+"""Of the node config: the modules and packages, separated by commas, whose code a message may name."""
+
 CLASSES_FILE = "classes.txt"
 LABEL_COLUMNS = ("label", "labels", "y", "target", "fine_label")
 """What a column of labels may be called."""
@@ -39,12 +42,37 @@ _INPUT_COLUMNS = ("image", "img", "features", "x", "pixel_values")
 
 _BUNDLED_DATASETS = ("digits", "colour-digits")  # of `worlds.datasets`, which a client with own data does not load
 _BATCH_SIZE = 32
+_LONGEST_SHOWN = 100  # characters of a name from a message
 
 
 def is_function_name(place: str) -> bool:
     """Return whether a text has the form "module:function"."""
     module, _, function = place.partition(":")
     return function.isidentifier() and all(part.isidentifier() for part in module.split("."))
+
+
+def has_own_data(node_config: Mapping[str, Any]) -> bool:
+    """Return whether a client answers about data of its owner's, and not of a simulated population, by its node config.
+
+    Its owner names them, or a function that knows them, or lets the run name them.
+    """
+    return bool({DATA_KEY, EVALUATOR_KEY} & node_config.keys()) or node_config.get(ALLOW_KEY) is True
+
+
+def require_allowed(place: str, node_config: Mapping[str, Any]) -> None:
+    """Raise ValueError if a server names "module:function" and the owner of a client's data does not allow the module.
+
+    Importing a module runs it, so this comes first. What the node config names is the owner's own choice, and not asked
+    about here.
+    """
+    module, colon, _ = place.partition(":")
+    allowed = (each.strip() for each in str(node_config.get(MODULES_KEY, "")).split(","))
+    is_allowed = any(each and f"{module}.".startswith(f"{each}.") for each in allowed)
+    if colon and has_own_data(node_config) and not is_allowed:
+        raise RefusedError(
+            f"a module that a server names must be one that {MODULES_KEY} of the node config allows on a client with "
+            f"data of its own, got {module[:_LONGEST_SHOWN]!r}; the client's owner may add it there, or its package"
+        )
 
 
 def is_bundled(run_config: Mapping[str, Any]) -> bool:
@@ -62,7 +90,7 @@ def data_place(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) ->
     config also says how many examples are drawn from how few, and the budget pays for one example that counts once.
 
     Raises ValueError if the run has no dataset and the client no data, or the client does not let the run choose its
-    dataset.
+    dataset, or as `require_allowed`.
     """
     if DATA_KEY in node_config:
         return str(node_config[DATA_KEY])
@@ -84,7 +112,10 @@ def data_place(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) ->
             f"the node config must have {DATA_KEY!r}, or {ALLOW_KEY}=true, in a run whose config names files, a "
             "repository or a function as its dataset: it is not for a server to choose what a client reads"
         )
-    return dataset if is_function_name(dataset) else None
+    if not is_function_name(dataset):
+        return None
+    require_allowed(dataset, node_config)
+    return dataset
 
 
 def load_data(place: str, node_config: Mapping[str, Any], *, is_owners: bool = True) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Context
 
-from client.data import ALLOW_KEY, EVALUATOR_KEY, imported, is_function_name
+from client.data import ALLOW_KEY, EVALUATOR_KEY, imported, is_function_name, require_allowed
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import is_private
 from protocol.examples import Examples
@@ -39,7 +39,7 @@ def evaluator_place(node_config: Mapping[str, Any], run_config: Mapping[str, Any
 
     The owner's comes first. The run's stands for it on simulated clients, or with the node config's leave.
 
-    Raises ValueError if neither names one, or the client does not let the run do so.
+    Raises ValueError if neither names one, or the client does not let the run do so, or as `require_allowed`.
     """
     place = str(node_config.get(EVALUATOR_KEY, run_config.get(EVALUATOR_KEY, "")))
     if not is_function_name(place):
@@ -53,6 +53,8 @@ def evaluator_place(node_config: Mapping[str, Any], run_config: Mapping[str, Any
             f"the node config must have {EVALUATOR_KEY!r}, or {ALLOW_KEY}=true, in a run whose config names a "
             "function: it is not for a server to choose what a client runs"
         )
+    if EVALUATOR_KEY not in node_config:
+        require_allowed(place, node_config)
     return place
 
 

@@ -18,6 +18,9 @@ from protocol import wire
 from protocol.hashes import code_hash
 from riskband.checks import RefusedError
 
+APP_HASH_KEY = "app-hash"
+"""Of the node config: the only `protocol.hashes.code_hash` under which this client answers."""
+
 
 class WithheldError(RuntimeError):
     """An error whose details stay in the client's own log; its text names the step that failed and how."""
@@ -55,6 +58,21 @@ def file_errors_withheld(step: str) -> Iterator[None]:
         yield
     except (sqlite3.Error, OSError) as error:
         raise WithheldError(f"{step} failed with {type(error).__name__}") from error
+
+
+def refuse_as_other_code(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Let a message through to the ClientApp (a Flower mod), unless its code is not the one that the owner has pinned.
+
+    The code that looks is the code that came. So this is against an app that has changed, not one that is malicious.
+    """
+    require_known_keys(context.node_config, "app", (APP_HASH_KEY,), otherwise="whatever code it runs")
+    pinned = context.node_config.get(APP_HASH_KEY)
+    if pinned not in (None, code_hash()):
+        raise RefusedError(
+            f"the code that answers must be the one of {APP_HASH_KEY} of the node config, got {code_hash()}; run the "
+            "app that the client's owner has read, or ask the owner to read this one and pin it"
+        )
+    return call_next(message, context)
 
 
 def sign_refusals(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

@@ -4,7 +4,8 @@ Takes the scenario and the options of ``python -m simulations``; the clients are
 ServerApp writes below the folder of results, which this command only reads.
 
 Exit status: 0 the report is there, and what is required of it passes; 1 the run failed, or a requirement does; 2 the
-command line or the configuration is wrong, or another run has the folder; 3 a requirement is not decided.
+command line or the configuration is wrong, or another run has the folder or the ServerApp cannot write there; 3 a
+requirement is not decided.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from deploy.flower import Connection, FlowerError, add_connection_arguments, connection_of
 from server.problems import ConfigError
-from server.run.lock import FolderError, require_free
+from server.run.lock import UNWRITABLE, FolderError, require_free
 from simulations.options import APP_FOLDER, EXIT_FAILED, EXIT_USAGE, chosen_run_config, scenario_parser
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ def certify(connection: Connection, config: RunConfig, path: Path, *, as_json: b
     """Submit a run, wait for its end, print its report, and return the exit status.
 
     The ServerApp writes to the folder `path`, which is only read here. With `as_json` report.json is printed instead of
-    a table. Raises FlowerError if the SuperLink does not take the run, or is silent for `PATIENCE` seconds.
+    a table. Raises FlowerError if the SuperLink does not take the run, or is silent for `PATIENCE` seconds; FolderError
+    if the ServerApp cannot write to the folder.
     """
     # What is slow to load is not needed for help and most refusals.
     from server.report.table import show_outcome
@@ -69,6 +71,8 @@ def certify(connection: Connection, config: RunConfig, path: Path, *, as_json: b
     watch = _Watch(connection, run_id)
     show_progress(watch.is_running, folder, num_clients=config.network.num_clients)
     report = folder.read_json(REPORT_FILE)
+    if UNWRITABLE in watch.details:  # only the ServerApp can tell, which finds out before it asks anybody
+        raise FolderError(watch.details)
     if watch.status != COMPLETED or not report:
         reason = folder.read_json(FAILURE_FILE).get("reason") or watch.details
         print(f"the run ended as {watch.status}: {reason}\nanswers that came are kept: add --resume", file=sys.stderr)

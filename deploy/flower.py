@@ -1,4 +1,8 @@
-"""Flower's command line for programs: a connection of our own, JSON back, errors as exceptions."""
+"""Flower's command line for programs: a connection of our own, JSON back, errors as exceptions.
+
+``python -m deploy.flower --superlink HOST:PORT --root-certificates FILE COMMAND …`` runs a command of ``flwr``, such as
+``supernode list``, and prints what it says, as JSON. Exit status 1: it failed.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,10 @@ import argparse
 import json
 import os
 import subprocess
+import sys
 import sysconfig
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,3 +91,21 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
 def connection_of(options: argparse.Namespace) -> Connection:
     """Return the connection that the options of `add_connection_arguments` describe."""
     return Connection(options.superlink, None if options.insecure else options.root_certificates.absolute())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.flower", description="Run a command of flwr.")
+    add_connection_arguments(parser)
+    parser.add_argument("command", nargs="+", help="such as `supernode list`")
+    options = parser.parse_args(arguments)
+    try:
+        print(json.dumps(connection_of(options).ask(*options.command), indent=2))
+    except FlowerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

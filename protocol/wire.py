@@ -17,6 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from protocol import questions
 from protocol.codec import decode, encode, read, read_record, to_array_record, to_arrays
 from protocol.secure import questions as secure
+from riskband.checks import RefusedError
 
 MESSAGES: Mapping[type, tuple[str, type]] = {
     questions.LossQuery: ("loss", questions.LossAnswer),
@@ -33,9 +34,12 @@ MESSAGES: Mapping[type, tuple[str, type]] = {
 """By question: the action of Flower's message, and what answers it. Those of a secure histogram in order of rounds."""
 
 ARRAYS_RECORD, QUERY_RECORD, ANSWER_RECORD = "arrays", "query", "answer"
+KEPT_RECORD, _HASH_KEY = "kept", "model-hash"
 
 # A longer text is not read as a refusal: a name, a hash and some lines of words are shorter.
 _LONGEST_REFUSAL = 20_000
+
+UNKNOWN_MODEL = "the weights with this hash must be sent: this client does not keep them"
 
 Decoded = TypeVar("Decoded")
 
@@ -64,14 +68,23 @@ def answer_type(query: object) -> type:
     return MESSAGES[type(query)][1]
 
 
-def encode_query(query: object, arrays: Mapping[str, np.ndarray] | ArrayRecord | None = None) -> RecordDict:
+class UnknownModelError(RefusedError):
+    """A client was sent the hash of weights that it does not keep: it is to be sent them; nothing is spent on that."""
+
+    def __init__(self) -> None:
+        super().__init__(UNKNOWN_MODEL)
+
+
+def encode_query(query: object, arrays: Mapping[str, np.ndarray] | ArrayRecord | str | None = None) -> RecordDict:
     """Return the content of the message that asks `query`, one of `MESSAGES`.
 
     With it go the weights of the model that it is about, if it is about one, as `protocol.models.model_arrays` returns
-    them, or of several models `protocol.weight_sets.joined`.
+    them, or of several models `protocol.weight_sets.joined`. To a client that keeps them goes their hash.
     """
     content = RecordDict({QUERY_RECORD: encode(query)})
-    if arrays is not None:
+    if isinstance(arrays, str):
+        content[KEPT_RECORD] = _kept(arrays)
+    elif arrays is not None:
         content[ARRAYS_RECORD] = to_array_record(arrays)
     return content
 
@@ -86,9 +99,23 @@ def decode_weights(content: RecordDict) -> dict[str, np.ndarray]:
     return to_arrays(read_record(content, ARRAYS_RECORD, ArrayRecord))
 
 
-def encode_answer(answer: object) -> RecordDict:
-    """Return the content of the reply that carries `answer`."""
-    return RecordDict({ANSWER_RECORD: encode(answer)})
+def kept_hash(content: RecordDict) -> str | None:
+    """Return the hash of weights that a client keeps: in a question in their place, in a reply beside the answer."""
+    record = content.get(KEPT_RECORD)
+    found = record.get(_HASH_KEY) if isinstance(record, ConfigRecord) else None
+    return found if isinstance(found, str) else None
+
+
+def encode_answer(answer: object, *, kept: str | None = None) -> RecordDict:
+    """Return the content of the reply that carries `answer`; with it goes the hash of the weights that are kept."""
+    content = RecordDict({ANSWER_RECORD: encode(answer)})
+    if kept is not None:
+        content[KEPT_RECORD] = _kept(kept)
+    return content
+
+
+def _kept(model_hash: str) -> ConfigRecord:
+    return ConfigRecord({_HASH_KEY: model_hash})
 
 
 def decode_answer(content: RecordDict, kind: type[Decoded]) -> Decoded:

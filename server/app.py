@@ -6,13 +6,13 @@ import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from client.identity import client_id
 from protocol.codec import to_array_record
 from protocol.hashes import code_hash, model_hash
 from riskband.models.evaluation import chosen_device
@@ -24,6 +24,7 @@ from server.report.table import print_report
 from server.run.folder import LEDGER_FILE, ResultFolder, RunDisplay, settled
 from server.run.ledger import Ledger, require_resumable
 from server.run.lock import lock_for_run
+from server.run.metrics import exporting
 from server.run.traffic import MeteredGrid
 from server.settings import UNTIL_DECIDED, RunConfig
 from server.studies import study_of
@@ -48,22 +49,23 @@ def main(grid: Grid, context: Context) -> None:
         require_resumable(folder.path / LEDGER_FILE, config.to_run_config(), model=hash_before_asking(config))
         folder.clear(resume=config.asking.resume, figures=study_of(config).figure_names(config))
         torch.set_num_threads(1)  # the sums of more threads would differ between machines
-        try:
-            evaluate(grid, config, folder)
-        except Exception as error:
-            if isinstance(error, QuorumError):
-                folder.log_event("quorum_missed", num_needed=config.num_needed, **settled(error.outcome))
-            folder.show_failure(error)
-            raise
-        finally:
-            folder.end_progress()  # also when the process is told to end
+        with exporting(folder, port=config.results.metrics_port, address=config.results.metrics_address) as watched:
+            try:
+                evaluate(grid, config, watched)
+            except Exception as error:
+                if isinstance(error, QuorumError):
+                    watched.log_event("quorum_missed", num_needed=config.num_needed, **settled(error.outcome))
+                watched.show_failure(error)
+                raise
+            finally:
+                watched.end_progress()  # also when the process is told to end
 
 
 def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
     """Prepare the model, ask the clients, check the certificates on unseen ones, write and print the report."""
     study = study_of(config)
     seconds: dict[str, float] = {}
-    metered = MeteredGrid(grid, on_push=partial(folder.log_event, "round_asked"))
+    metered = MeteredGrid(grid, log=folder.log_event)
     folder.log_event("run_started", run_id=folder.run_id, code_hash=code_hash(), config=config.to_run_config())
     with _timed(seconds, "model"):
         tested = handed_over(config)
@@ -79,10 +81,10 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
         Ledger(folder.path / LEDGER_FILE, header=header, resume=config.asking.resume) as ledger,
     ):
         num_earlier = len(ledger.earlier or ())
-        if config.asking.resume:
-            folder.log_event("run_resumed", num_answers_in_ledger=num_earlier)
+        begun = "run_resumed" if config.asking.resume else "ledger_begun"
+        folder.log_event(begun, num_answers_in_ledger=num_earlier, ledger_hash=ledger.hash)
         display = RunDisplay(folder, ledger)
-        settings = _settings(config, ledger, display) | {"max_open": _max_open(grid)}
+        settings = _settings(config, ledger, display) | _of_simulation(grid)
         strategy = _asking(study.strategy(config, tested, settings), config, settings)
         result = strategy.start(metered, to_array_record(tested.arrays)).conclusion
         recorded = ledger.recorded
@@ -119,6 +121,7 @@ def _settings(config: RunConfig, ledger: Ledger, display: RunDisplay) -> dict[st
         "num_clients": config.network.num_clients,
         "expected_client_ids": config.known_clients,
         "on_answer": display.accept,
+        "on_hello": display.meet,
         "on_progress": display.show_progress,
         "on_detail": display.show_detail,
         "earlier": ledger.earlier,
@@ -137,14 +140,19 @@ def _asking(strategy: QueryStrategy, config: RunConfig, settings: dict[str, Any]
     return UntilDecided(strategy.query, reader=strategy, **batches, **settings)
 
 
-def _max_open(grid: Grid) -> int | None:
-    """How many messages may be under way at first; None, so all, where every client has a node of its own.
+def _of_simulation(grid: Grid) -> dict[str, Any]:
+    """Settings for Flower's simulation; none where every client has a node of its own.
 
-    Flower's simulation looks for each of K nodes through all messages under way, some ten times a second: with K of
-    them under way it does little else. These are enough for a few processors, and become more where they are not.
+    It looks for each of K nodes through all messages under way, some ten times a second: with K of them under way it
+    does little else. These are enough for a few processors, and become more where they are not. Its nodes are listed in
+    the order of their partitions, so that a client is known by name also if it ends its process.
     """
     # By name: to import the class takes two seconds, and loads a database.
-    return _OPEN_IN_SIMULATION if type(grid).__name__ == "InMemoryGrid" else None
+    if type(grid).__name__ != "InMemoryGrid":
+        return {}
+    state: Any = vars(grid)["state"]
+    names = {node.node_id: client_id({"partition-id": place}) for place, node in enumerate(state.get_node_info())}
+    return {"max_open": _OPEN_IN_SIMULATION, "simulated": names}
 
 
 @contextmanager

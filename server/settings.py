@@ -321,7 +321,7 @@ class Asking(Section):
 
 
 class Results(Section):
-    """Where the results go."""
+    """Where the results go, and who may watch."""
 
     output_dir: Annotated[str, rule(lambda path: path == "" or is_absolute(path))] = Field(
         description='give an absolute path, or "" for ~/riskband-results/<scenario>'
@@ -329,6 +329,10 @@ class Results(Section):
     figure_format: Annotated[
         Names, rule(lambda kinds: kinds == ("none",) or (is_distinct(kinds) and {*kinds} <= {*FIGURE_SUFFIXES}))
     ] = Field(description=f'give a comma-separated list of {", ".join(FIGURE_SUFFIXES)}, or "none"')
+    metrics_port: int = Field(
+        ge=0, le=65535, description="where Prometheus reads while the run lasts; 0 means: nowhere"
+    )
+    metrics_address: str = Field(min_length=1, description='"127.0.0.1" is this machine alone, "0.0.0.0" everybody')
 
 
 @dataclass(frozen=True)

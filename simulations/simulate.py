@@ -62,9 +62,6 @@ def simulate(chosen: Mapping[str, Any], engine: Engine, *, as_json: bool = False
         except FolderError as error:
             _say(f"error: {error}")
             return options.EXIT_USAGE
-        except OSError as error:
-            _say(f"error: output-dir must be a folder that can be written, got {error}; choose another with --out")
-            return options.EXIT_USAGE
         try:
             with launcher.signals_as_exceptions():
                 started = time.monotonic()

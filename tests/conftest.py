@@ -12,6 +12,7 @@ import os
 from collections.abc import Generator
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 # `pytest -n auto` starts one process per core, and the models here are so small that a second thread only gets in the
 # way. Numerical libraries read this when they are imported, so it stands before every other import.
@@ -34,6 +35,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 SERVERS = ("tests/end_to_end/", "tests/deployment/")
 
 SLOW_TIMEOUT = 900  # seconds, for a slow test; it is to end what hangs
+
+
+@pytest.fixture(autouse=True)
+def state_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test spends the query budgets of another, or of whoever runs them."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / uuid4().hex))
 
 
 @pytest.fixture

@@ -46,6 +46,7 @@ from riskband.answers.doors import Wanted
 from riskband.answers.evaluations import inspect_table, lm_eval_table
 from riskband.answers.files import read_risks
 from riskband.cli import main, verify
+from riskband.cli.run_folder import _entries
 from server.config import load_config
 from server.run import ledger
 from server.run.folder import ResultFolder, read_events
@@ -70,6 +71,8 @@ OWN = {  # what a process of ours wrote, or a file of the installation
     "simulations.ray_cluster.reached_cluster": "what a process that was just started prints",
     "server.preparation.handed_over": "what a process that was just started hands over",
     "worlds.datasets._digits": "a file of scikit-learn",
+    "server.run.events.append_event": "the line that it has just written",
+    "client.kept_model.find": "whatever is raised, the weights are not there; and their hash was compared",
     "client.answer_record.find": "bytes of any length are numbers, and a digest was compared",
     "protocol.secure.cryptography._stream": "bytes of a cipher made here",
     "strategies.secure.secure_sum._unmasked": "vectors whose length was checked",
@@ -363,6 +366,13 @@ def readers(folder: Path) -> dict[str, Reader]:
             reaches="riskband.answers.files.ledger_table",
         ),
         "events": Reader((EVENTS,), of_file("events.jsonl", read_events), 60_000, change=changed_lines),
+        "run folder": Reader(
+            (EVENTS,),
+            of_file("events.jsonl", _entries),
+            10_000,
+            change=changed_lines,
+            reaches="riskband.cli.run_folder._entries",
+        ),
         "lock": Reader(
             ({"pid": 1, "host": "h", "started": "t"},),
             of_file(LOCK_FILE, lambda path: _holder(path.parent)),

@@ -13,6 +13,7 @@ from flwr.app import Context, Message
 from flwr.clientapp.typing import ClientAppCallable
 
 from client.identity import client_id
+from client.kept_model import weights_of
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import is_private
 from client.refusals import require_known_keys
@@ -110,7 +111,7 @@ def masked_answer(query: MaskedQuery, message: Message, context: Context, number
 
     The part moves on before anything is computed: whatever happens then, these masks hide one vector at most.
     """
-    asked, arrays = query.histogram, wire.decode_weights(message.content)
+    asked, arrays = query.histogram, weights_of(message, context)
     identity, sent_hash = _identity(context), model_hash(arrays)
     question = asked.digest(version=PROTOCOL_VERSION, model_hash=sent_hash, code_hash=identity["code_hash"])
     before = _part(message, context, histogram.HISTOGRAM)

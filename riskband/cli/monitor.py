@@ -17,6 +17,7 @@ import riskband as rb
 from riskband.answers.doors import TableError, TooFewError
 from riskband.answers.files import read_risks, read_scores
 from riskband.answers.scaled import CHANGE, scale_of
+from riskband.checks import check_installed
 from riskband.cli.certify import add_columns
 from riskband.cli.report import checked
 from riskband.cli.request import named, output_problems, wanted_of
@@ -31,7 +32,8 @@ _REPORT = "report.json"  # in the folder of a run that is complete
 
 def run(options: argparse.Namespace) -> int:
     """Look at the answers, once or until there is an alarm; print what they say, and write what was asked for."""
-    problems = output_problems([options.certificate, options.answers], options.out, page=options.page)
+    more = {"page": options.page, "prometheus": options.prometheus}
+    problems = output_problems([options.certificate, options.answers], options.out, **more)
     rules = [
         (options.follow and options.json, "--json is for one look: leave --follow out, or take --out"),
         (options.interval < 1, f"--interval must be 1 second or more, got {options.interval}"),
@@ -139,6 +141,8 @@ def _say(options: argparse.Namespace, found: Monitoring | None) -> int:
     text = json.dumps(found.to_document(), indent=1, allow_nan=False) + "\n"
     if options.out:
         _write(options.out, text)
+    if options.prometheus:
+        _write_metrics(options, found)
     if options.page:
         now = datetime.now(UTC).isoformat(sep=" ", timespec="minutes")
         about = {"Certificate": options.certificate, "Answers": options.answers, "As of": now}
@@ -146,6 +150,19 @@ def _say(options: argparse.Namespace, found: Monitoring | None) -> int:
         _write(options.page, monitor_page(found, title=Path(options.answers).stem, about=about, refresh=refresh))
     print(text if options.json else found, end="" if options.json else "\n", file=options.live, flush=True)
     return found.exit_status
+
+
+def _write_metrics(options: argparse.Namespace, found: Monitoring) -> None:
+    """Write what Prometheus reads through node_exporter's textfile collector."""
+    check_installed("prometheus_client", extra="metrics")
+    from prometheus_client import CollectorRegistry, Gauge, write_to_textfile  # an extra
+
+    registry, about = CollectorRegistry(), "Of clients after a certificate, see docs/monitoring.md"
+    numbers = {"alarm": found.exit_status > 0, "e_value": found.e_values[-1], "clients": found.answers.num_clients}
+    for name, number in numbers.items():
+        gauge = Gauge(f"riskband_monitor_{name}", about, ["answers"], registry=registry)
+        gauge.labels(Path(options.answers).name).set(number)
+    write_to_textfile(options.prometheus, registry)
 
 
 def _write(path: str, text: str) -> None:
@@ -171,4 +188,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--interval", type=int, default=60, metavar="SECONDS", help="between two looks, also of the page (default: 60)")
     add("--page", metavar="PAGE.html", help="write a page that refreshes itself")
     add("--out", metavar="FILE.json", help="write today's certificates, and what was found")
+    add("--prometheus", metavar="FILE.prom", help="write metrics for the textfile collector of Prometheus")
     add("--json", action="store_true", help="print what --out writes, and nothing else")

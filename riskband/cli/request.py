@@ -213,13 +213,15 @@ def figure_problems(flag: str, path: str | None) -> list[str]:
     return problems
 
 
-def output_problems(tables: list[str], out: str | None, *, page: str | None = None, **plots: str | None) -> list[str]:
+def output_problems(
+    tables: list[str], out: str | None, *, page: str | None = None, prometheus: str | None = None, **plots: str | None
+) -> list[str]:
     """Return what could not be written in the end: no folder, another ending, or one file would overwrite another."""
-    written = {"--out": out, "--page": page}
+    written = {"--out": out, "--page": page, "--prometheus": prometheus}
     problems = [line for flag, path in written.items() if path is not None for line in _file_problems(flag, path)]
     for name, path in plots.items():
         problems += figure_problems(f"--{name.replace('_', '-')}", path)
-    named = list(filter(None, [*tables, out, page, *plots.values()]))
+    named = list(filter(None, [*tables, *written.values(), *plots.values()]))
     if len({Path(path).resolve() for path in named}) < len(named):
         problems.append(f"tables and what is written must be different files, got {', '.join(named)}; name others")
     return problems

@@ -1,4 +1,4 @@
-"""`riskband verify`: certificates computed again from the answers they store, in a file of them or a report page."""
+"""`riskband verify`: certificates computed again from the answers they store, in a file, a report page or a run."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 import riskband as rb
 from riskband.answers.doors import TableError
 from riskband.checks import check_delta
+from riskband.cli.run_folder import certificates_of_run, checks_of_run, last_hash
 from riskband.functionals.functional import resolve
 from riskband.report.findings import events_of, findings
 from riskband.report.page import page_again
@@ -30,13 +31,18 @@ _LARGEST_UNPACKED = 2**28  # bytes
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Tell the parser of the sub-command what it takes."""
-    parser.add_argument("file", metavar="FILE.json", help="certificates, or a report page (.html) that holds them")
+    what = "certificates, a report page (.html) that holds them, or the folder of a run"
+    parser.add_argument("file", metavar="FILE.json", help=what)
+    parser.add_argument("--expect", metavar="HASH", help="of a run's last event, as it was said before")
     parser.add_argument("--json", help="print the outcome as JSON, and nothing else", action="store_true")
 
 
 def run(options: argparse.Namespace) -> int:
     """Compute every certificate in a file again; 0 only if all agree, 3 if the text of a page could not be checked."""
-    document = read_document(options.file)
+    path, is_run = Path(options.file), Path(options.file).is_dir()
+    if options.expect and not is_run:
+        raise ValueError(f"--expect is of the log of a run, got {path}; give the folder of a run, or leave it out")
+    document = {"certificates": certificates_of_run(path)} if is_run else read_document(options.file)
     entries = document["certificates"]
     outcomes, unreadable = {}, []
     for name, entry in entries.items():
@@ -51,7 +57,8 @@ def run(options: argparse.Namespace) -> int:
     if unreadable:
         raise TableError(unreadable)
     follows: dict[str, bool | None] = {}
-    for what, does_follow, said in _rest(options.file, document) if is_well else ():
+    rest = _of_run(path, entries, options.expect) if is_run else _rest(options.file, document) if is_well else ()
+    for what, does_follow, said in rest:
         follows[what] = does_follow
         if not options.json:
             print(said)
@@ -60,6 +67,19 @@ def run(options: argparse.Namespace) -> int:
         found = {name: _plain(entries[name], outcome) for name, outcome in outcomes.items()}
         print(json.dumps({"schema": VERIFICATION_SCHEMA, "ok": not status, **follows, "certificates": found}, indent=1))
     return status
+
+
+def _of_run(folder: Path, made: Mapping[str, Any], expected: str | None) -> Iterator[tuple[str, bool | None, str]]:
+    """As `_rest`, of a run: whether its files belong together."""
+    try:
+        for what, problems in checks_of_run(folder, made):
+            words = ["NOT VERIFIED: it failed, was killed or goes on"] if problems is None else problems or ["yes"]
+            said = "\n".join(f"{what.replace('_', ' ')}: {each}" for each in words)
+            yield what, None if problems is None else not problems, said
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"a file in {folder} is not as a run writes it ({error!r}); was it cut?") from error
+    is_expected = expected in (None, head := last_hash(folder))
+    yield "last_event", is_expected, f"last event: {head}{'' if is_expected else f', NOT THE EXPECTED {expected}'}"
 
 
 def _rest(file: str, document: Mapping[str, Any]) -> Iterator[tuple[str, bool | None, str]]:

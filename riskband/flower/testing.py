@@ -212,7 +212,9 @@ class InProcessGrid(Grid):
         list of str
             The message ids in order, "" for a message to a node that does not exist.
         """
-        return [self._push(message) for message in messages]
+        parts: dict[str, bytes] = {}  # equal ones are held once, as by the SuperLink: a model is the same for all nodes
+        with no_object_id_recompute():
+            return [self._push(message, parts) for message in messages]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Let some waiting nodes work, then return the replies that have arrived, in random order.
@@ -241,10 +243,10 @@ class InProcessGrid(Grid):
                 time.sleep(_WAIT_BETWEEN_PULLS)
         return replies
 
-    def _push(self, message: Message) -> str:
+    def _push(self, message: Message, parts: dict[str, bytes]) -> str:
         if message.metadata.dst_node_id not in self._contexts:
             return ""
-        message_id, objects = _deflated(message)
+        message_id, objects = _deflated(message, parts)
         # As HttpGrid does: the sender reads the id off its own message.
         message.metadata.__dict__["_message_id"] = message_id
         self._waiting.append((message_id, objects, time.monotonic()))
@@ -308,14 +310,15 @@ def _behave_honestly(message: Message, answer: Callable[[Message], Message]) -> 
 
 def _carried(deliveries: Iterable[Delivery]) -> list[Delivery]:
     """Return replies as they arrive; raises whatever flwr does for what cannot be sent."""
-    return [Delivery(_inflated(*_deflated(each.reply)), each.after_pulls) for each in deliveries]
-
-
-def _deflated(message: Message) -> tuple[str, dict[str, bytes]]:
-    """Return a message's id and its parts as bytes by id, as HttpGrid and the SuperNode send them."""
     with no_object_id_recompute():
-        parts = get_all_nested_objects(message)
-        return message.object_id, {object_id: part.deflate() for object_id, part in parts.items()}
+        return [Delivery(_inflated(*_deflated(each.reply, {})), each.after_pulls) for each in deliveries]
+
+
+def _deflated(message: Message, parts: dict[str, bytes]) -> tuple[str, dict[str, bytes]]:
+    """Return a message's id and its parts as bytes by id, as HttpGrid and the SuperNode send them; note new parts."""
+    found = get_all_nested_objects(message)
+    parts |= {object_id: part.deflate() for object_id, part in found.items() if object_id not in parts}
+    return message.object_id, {object_id: parts[object_id] for object_id in found}
 
 
 def _inflated(message_id: str, objects: dict[str, bytes]) -> Message:

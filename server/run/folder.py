@@ -12,17 +12,17 @@ import json
 import math
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from protocol.questions import Answer, Query
-from server.run.ledger import Ledger, cut_torn_line, first_free, json_object
-from server.run.lock import FolderError
-from strategies.asking.exchange import Progress
+from protocol.questions import Answer, HelloAnswer, HelloQuery, Query
+from server.run.events import append_event
+from server.run.ledger import Ledger, first_free, json_object
+from server.run.lock import FolderError, writing_results
+from strategies.asking.exchange import ENDED_ITS_WORKER, Progress
 from strategies.asking.failures import Failure, FailureReason
 from strategies.asking.replies import QuorumError, RoundOutcome
 
@@ -32,6 +32,7 @@ FAILURE_FILE = "failed.json"
 PROGRESS_FILE = "progress.json"
 LEDGER_FILE = "ledger.jsonl"
 EVENTS_FILE = "events.jsonl"
+METRICS_FILE = "metrics.prom"
 CERTIFICATE_FOLDER = "certificates"
 PROGRESS_SCHEMA, FAILURE_SCHEMA = "riskband.progress/1", "riskband.failure/1"
 _HIDDEN = ".riskband."  # how files begin that are no results, as the lock
@@ -66,14 +67,17 @@ class ResultFolder:
     path: Path  # absolute path of the folder
     # Flower's id of the run, which its files hold; "" for whoever reads them, whatever run they are of.
     run_id: str = ""
+    on_event: Callable[[Mapping[str, Any]], None] | None = None  # called with each event, once it is in the log
 
+    @writing_results()
     def clear(self, *, resume: bool = False, figures: Iterable[str] = ()) -> None:
         """Create the folder, and remove what an earlier run wrote there; ledgers of answers and logs of events stay.
 
         Afterwards a report in the folder is the report of this run, which will draw figures of these names. The log is
         continued if that run is resumed, and otherwise gets the first free number (``events-1.jsonl``), as a ledger
         does. Raises FolderError if something has the name of a result and is not what a run wrote, or was changed
-        since, or if the folder holds files but no results: they may be somebody's own. Nothing is removed then.
+        since, if the folder holds files but no results, which may be somebody's own, or if it cannot be written. Then
+        nothing is removed.
         """
         listed = self._listed()
         names = dict.fromkeys((*self._names_of_results(), *_figures(listed), *figures))
@@ -89,9 +93,7 @@ class ResultFolder:
             )
         (self.path / CERTIFICATE_FOLDER).mkdir(parents=True, exist_ok=True)
         events = self.path / EVENTS_FILE
-        if events.exists() and resume:
-            cut_torn_line(events)  # the next event begins a line
-        elif events.exists():
+        if events.exists() and not resume:
             events.rename(first_free(events))
         for name in found:
             if name not in _GROWING:
@@ -101,7 +103,8 @@ class ResultFolder:
 
     def _names_of_results(self) -> Iterator[str]:
         """Names of the files that a run replaces or continues."""
-        yield from (REPORT_FILE, FAILURE_FILE, PROGRESS_FILE, LEDGER_FILE, EVENTS_FILE, PAGE_FILE, *LOG_FILES)
+        yield from (REPORT_FILE, FAILURE_FILE, PROGRESS_FILE, LEDGER_FILE, EVENTS_FILE, PAGE_FILE)
+        yield from (METRICS_FILE, *LOG_FILES)
         yield from (f"{CERTIFICATE_FOLDER}/{path.name}" for path in (self.path / CERTIFICATE_FOLDER).glob("*.json"))
 
     def _require_ours(self, name: str, listed: Mapping[str, str]) -> None:
@@ -165,13 +168,13 @@ class ResultFolder:
     def log_event(self, event: str, **fields: Any) -> None:
         """Add what happened to the log of events, with the time and more about it as plain data for JSON.
 
-        The log is for programs: one JSON object a line, in the order in which things happened. What a client answered
-        is not in it, neither its risk nor a refusal's words, which may hold a number: answers are in the ledger, words
-        in the report.
+        The log is for programs, and a chain (`server.run.events`). Metrics are made of the same events. What a client
+        answered is not in it, neither its risk nor a refusal's words, which may hold a number: answers are in the
+        ledger, words in the report.
         """
-        line = json.dumps({"time": datetime.now(UTC).isoformat(), "event": event, **fields}, allow_nan=False)
-        with (self.path / EVENTS_FILE).open("a", encoding="utf-8", newline="\n") as file:
-            file.write(line + "\n")
+        logged = append_event(self.path / EVENTS_FILE, event, **fields)
+        if self.on_event is not None:
+            self.on_event(logged)
 
     def show_stage(self, stage: str) -> None:
         """Write to the folder and the log what the run is doing from now on."""
@@ -191,14 +194,15 @@ class ResultFolder:
             reason = _reason(error, self.path)
             failure = {"schema": FAILURE_SCHEMA, "run_id": self.run_id, "error": kind, "reason": reason}
             self.write_json(FAILURE_FILE, failure)
-            self.log_event("run_ended", status="failed", error=kind)
+            self.log_event("run_ended", status="failed", error=kind, files={})
 
     def finish(self, report: Mapping[str, Any]) -> None:
         """Write the report: the last file of results, and the sign that they are complete."""
         self.end_progress()
         self.write_json(REPORT_FILE, report)
         with suppress(OSError):  # the report is there, also if the disk has no room for one more line
-            self.log_event("run_ended", status="completed", error=None)
+            files = {name: digest for name, digest in self._listed().items() if (self.path / name).exists()}
+            self.log_event("run_ended", status="completed", error=None, files=files)
 
     def end_progress(self) -> None:
         """Remove the progress file, and parts of files: nothing is running any more."""
@@ -228,10 +232,13 @@ class RunDisplay:
     def accept(self, query: Query, answer: Answer, node_id: int | None) -> None:
         """Keep a valid answer; it is on the disk when this returns."""
         self._ledger.append(query, answer, node_id=node_id)
-        round = self._progress.round
-        self._folder.log_event(
-            "answer_accepted", round=round, client_id=answer.client_id, node_id=node_id and str(node_id)
-        )
+        who = {"round": self._progress.round, "client_id": answer.client_id, "node_id": node_id and str(node_id)}
+        self._folder.log_event("answer_accepted", **who, ledger_hash=self._ledger.hash)
+
+    def meet(self, query: HelloQuery, answer: HelloAnswer, node_id: int) -> None:
+        """Note that a client is there, and what it says is left of its query budget."""
+        who = {"client_id": answer.client_id, "node_id": str(node_id)}
+        self._folder.log_event("client_met", **who, budget_left=answer.budget_left)
 
     def show_progress(self, progress: Progress) -> None:
         """Show how far the round is, and log the failures that are new.
@@ -278,7 +285,7 @@ def _hint(failure: Failure) -> str:
     """What may have caused a failure, by what Flower 1.41 does without Ray and to requests from another time; or ""."""
     if failure.reason in (FailureReason.NODE_MISSING, FailureReason.NODE_UNAVAILABLE):
         return _CLOCK_OF_NODE
-    if failure.reason is FailureReason.FLOWER_ERROR and "ray.exceptions" in failure.detail:
+    if failure.detail == ENDED_ITS_WORKER or "ray.exceptions" in failure.detail:
         return f"Ray, which runs the simulated clients, broke down; {RAY_REMEDY}"
     is_unknown = failure.reason is FailureReason.FLOWER_ERROR and failure.detail.startswith("Flower's error 3:")
     return _CLOCK_OF_SERVER if is_unknown or failure.reason is FailureReason.NOT_SENT else ""

@@ -11,14 +11,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
+from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from protocol import questions
 from protocol.hashes import code_hash
@@ -28,7 +30,8 @@ from strategies.asking.resume import EarlierAnswer, OpenedSum
 Value = TypeVar("Value")
 
 SCHEMA = "riskband.ledger/2"
-NOT_PART_OF_A_RUN = ("output-dir", "node-timeout", "reply-timeout", "resume", "max-clients")
+_METRICS = ("metrics-port", "metrics-address")
+NOT_PART_OF_A_RUN = ("output-dir", "node-timeout", "reply-timeout", "resume", "max-clients", *_METRICS)
 """Keys of the configuration that may change when a run is resumed: they do not change what it finds, but how far it
 goes until it is decided, which its certificates allow."""
 
@@ -53,16 +56,23 @@ class Ledger:
         # did not note it.
         self.recorded: str | None = datetime.now(UTC).isoformat(timespec="seconds")
         self.earlier: tuple[EarlierAnswer, ...] | None = None  # what a resumed ledger held, in order of arrival
+        self._sha256 = sha256()
         if resume:
             self.recorded, self.earlier = _earlier(path, header)
             cut_torn_line(path)
-            self._file = path.open("a", encoding="utf-8", newline="\n")
+            self._sha256.update(path.read_bytes())
+            self._file = path.open("ab")
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
             path.rename(first_free(path))
-        self._file = path.open("x", encoding="utf-8", newline="\n")
+        self._file = path.open("xb")
         self._write({"schema": SCHEMA, "recorded": self.recorded, **header})
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the file so far, as `sha256sum` says it."""
+        return self._sha256.hexdigest()
 
     def append(self, query: questions.Query, answer: questions.Answer, *, node_id: int | None = None) -> None:
         """Write one answer to a question, and the node that it came from; it is on the disk when this returns."""
@@ -80,9 +90,11 @@ class Ledger:
         self._file.close()
 
     def _write(self, entry: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(entry, allow_nan=False) + "\n")
+        line = json.dumps(entry, allow_nan=False).encode() + b"\n"
+        self._file.write(line)
         self._file.flush()
         os.fsync(self._file.fileno())
+        self._sha256.update(line)
 
 
 def read_ledger(path: Path) -> tuple[dict[str, Any], tuple[questions.Answer, ...]]:
@@ -111,7 +123,12 @@ def require_resumable(path: Path, config: Mapping[str, Any], *, model: str | Non
 
 
 def _read(path: Path) -> tuple[dict[str, Any], tuple[EarlierAnswer, ...]]:
-    lines = path.read_bytes().split(b"\n")[:-1]  # after the last newline: nothing, or a torn line
+    return _found_in(path.read_bytes(), path)
+
+
+@lru_cache(maxsize=1)  # a run that is resumed looks several times before it asks anybody
+def _found_in(text: bytes, path: Path) -> tuple[dict[str, Any], tuple[EarlierAnswer, ...]]:
+    lines = text.split(b"\n")[:-1]  # after the last newline: nothing, or a torn line
     header = _header(path, lines[0] if lines else b"")
     return header, tuple(_entry(path, number, line) for number, line in enumerate(lines[1:], start=2))
 
@@ -165,20 +182,18 @@ class _Asked:
 
 def _checked(kind: Any, entry: object) -> Any:
     """Return the dataclass `kind` with these fields. A text is no number here, nor is infinity."""
-    foreign = entry.keys() - {each.name for each in fields(kind)} if isinstance(entry, dict) else set()
-    if foreign:
-        raise ValueError(f"it has no {', '.join(sorted(foreign))}")
-    found = _adapter(kind).validate_json(json.dumps(entry, allow_nan=False), strict=True)
-    json.dumps(asdict(found), allow_nan=False)  # 10**400 is a whole number in JSON, and infinite as a float
-    return found
+    return _adapter(kind).validate_json(to_json([entry], inf_nan_mode="constants"))[0]
 
 
-_adapter = cache(TypeAdapter)
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    # Of a tuple: pydantic passes a dataclass the settings of what it is in, and takes none for itself.
+    return TypeAdapter(tuple[kind], config=ConfigDict(strict=True, extra="forbid", allow_inf_nan=False))
 
 
 def _first_problem(error: ValidationError) -> str:
     problem = error.errors(include_url=False)[0]
-    place = ".".join(map(str, problem["loc"])) or "it"
+    place = ".".join(map(str, problem["loc"][1:])) or "it"
     return f"{place}: {problem['msg'].replace('Input should', 'must', 1)}"
 
 

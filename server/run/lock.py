@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import IO, Any
 
 LOCK_FILE = ".riskband.lock"
+UNWRITABLE = "output-dir must be a folder that can be written"
+"""How the text of an error begins that says so: a ServerApp's reaches who submitted its run as text alone."""
 TOKEN_VARIABLE = "RISKBAND_LOCK_TOKEN"
 # Another process may hold the lock for a moment, to see whether it is free.
 _PATIENCE, _PAUSE = 0.3, 0.02
@@ -27,6 +29,16 @@ _PATIENCE, _PAUSE = 0.3, 0.02
 
 class FolderError(ValueError):
     """A folder cannot be used for results; the message names what is in the way, and the remedy."""
+
+
+@contextmanager
+def writing_results() -> Iterator[None]:
+    """Raise FolderError in place of what the operating system says of a folder that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        remedy = "choose another (--out, output-dir), or let the user of the ServerApp write there"
+        raise FolderError(f"{UNWRITABLE}, got {error}; {remedy}") from None
 
 
 @contextmanager
@@ -76,6 +88,7 @@ def _locked(folder: Path, kind: int) -> Iterator[IO[bytes]]:
             (folder / LOCK_FILE).unlink()
 
 
+@writing_results()
 def _open_locked(folder: Path, kind: int) -> IO[bytes]:
     folder.mkdir(parents=True, exist_ok=True)
     while True:

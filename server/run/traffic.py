@@ -31,12 +31,13 @@ class Traffic:
 class MeteredGrid(Grid):
     """A Grid that passes everything on and counts it, by type of message.
 
-    `on_push` is called with the keywords round (a group id), type, num_messages and bytes_sent when messages are sent.
+    `log` is called with "round_asked" and the keywords round (a group id), type, num_messages and bytes_sent when
+    messages are sent, with "replies_received", num_replies and bytes_received when replies have come.
     """
 
-    def __init__(self, grid: Grid, *, on_push: Callable[..., None] | None = None) -> None:
+    def __init__(self, grid: Grid, *, log: Callable[..., None] | None = None) -> None:
         self._grid = grid
-        self._on_push = on_push
+        self._log = log
         self._by_type: defaultdict[str, Traffic] = defaultdict(Traffic)
         self._rounds: set[tuple[str, str]] = set()  # (group id, type) of all that was sent
         self._type_of: dict[str, str] = {}  # by message id
@@ -101,7 +102,9 @@ class MeteredGrid(Grid):
 
     def _count_sent(self, messages: Sequence[Message]) -> None:
         contents = {id(message.content): message.content for message in messages}  # a model is one for all clients
-        sizes = {key: content_size(content) for key, content in contents.items()}
+        size_of: dict[str, int] = {}  # a model is one part of many contents
+        with no_object_id_recompute():
+            sizes = {key: _size(content, size_of) for key, content in contents.items()}
         rounds: dict[tuple[str, str], list[int]] = {}
         for message in messages:
             key = (message.metadata.group_id, message.metadata.message_type)
@@ -112,18 +115,27 @@ class MeteredGrid(Grid):
             self._rounds.add((group_id, kind))
             traffic.num_messages += len(sent)
             traffic.bytes_sent += sum(sent)
-            if self._on_push is not None:
-                self._on_push(round=group_id, type=kind, num_messages=len(sent), bytes_sent=sum(sent))
+            if self._log is not None:
+                self._log("round_asked", round=group_id, type=kind, num_messages=len(sent), bytes_sent=sum(sent))
 
     def _count_received(self, replies: Sequence[Message]) -> None:
-        for reply in replies:
+        sizes = [content_size(reply.content) if reply.has_content() else 0 for reply in replies]
+        for reply, size in zip(replies, sizes, strict=True):
             metadata = reply.metadata
             traffic = self._by_type[self._type_of.get(metadata.reply_to_message_id, metadata.message_type)]
             traffic.num_replies += 1
-            traffic.bytes_received += content_size(reply.content) if reply.has_content() else 0
+            traffic.bytes_received += size
+        if replies and self._log is not None:
+            self._log("replies_received", num_replies=len(replies), bytes_received=sum(sizes))
 
 
 def content_size(content: RecordDict) -> int:
     """Return the number of bytes of a message's content as Flower sends it: its parts serialised, equal ones once."""
     with no_object_id_recompute():
-        return sum(len(part.deflate()) for part in get_all_nested_objects(content).values())
+        return _size(content, {})
+
+
+def _size(content: RecordDict, size_of: dict[str, int]) -> int:
+    parts = get_all_nested_objects(content)
+    size_of |= {key: len(part.deflate()) for key, part in parts.items() if key not in size_of}
+    return sum(size_of[key] for key in parts)

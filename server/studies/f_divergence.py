@@ -104,7 +104,7 @@ class FDivergenceStudy(Study):
 
     def unseen(self, config: RunConfig, tested: UnderTest, conclusion: Any) -> Unseen | None:
         """Return what can be known of the unseen clients of the source network."""
-        found, group = super().unseen(config, tested, conclusion), conclusion.target_group
+        found, group = super().unseen(config, tested, conclusion), _group(config.of(Settings).target)
         return found.without_group(group) if found is not None and group else found
 
     def targets(
@@ -114,10 +114,10 @@ class FDivergenceStudy(Study):
         chosen = config.of(Settings)
         if not chosen.target:
             return ()
-        if conclusion.target is not None:
+        if group := _group(chosen.target):
             risks = np.empty(0)
             if config.network.num_unseen:
-                risks = unseen_clients(config, tested.models[0]).group_risks(conclusion.target_group)
+                risks = unseen_clients(config, tested.models[0]).group_risks(group)
             return (networks.TargetNetwork(chosen.target, risks, conclusion.target),)
         show("computing the risks of the target network")
         num_asked = chosen.num_target_clients

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from flwr.app import Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
 
-from protocol.wire import message_type
+from protocol.wire import kept_hash, message_type
 from strategies.asking.failures import Failure, FailureReason, Node
-from strategies.asking.replies import Check, Received, read_reply
+from strategies.asking.replies import Check, Received, dead_worker, lacks_model, read_reply
+from strategies.asking.sizes import small_replies
 
 Replies = list[Received]
 """What came back for one message, repetitions apart."""
@@ -26,6 +27,8 @@ _REPORT_INTERVAL = 2.0
 _PATIENCE = 10.0
 # How often one message is sent again: a client without a record of its answers pays for each.
 MAX_RESENDS = 2
+ENDED_ITS_WORKER = "the Ray worker that ran this client ended with it, and clients that it was given later failed too"
+"""What a failure says where a simulated client's process ended."""
 MIN_REPLIES = 5
 """With fewer replies nothing is said about when the rest will be there."""
 
@@ -36,6 +39,8 @@ class Parcel(NamedTuple):
     node: Node
     content: RecordDict
     check: Check
+    # What is sent instead if the client turns out not to keep the weights of which `content` has the hash.
+    whole: RecordDict | None = None
 
 
 @dataclass(frozen=True)
@@ -86,12 +91,15 @@ class Exchange:
     return_timeout: float = 0.0
 
     def __post_init__(self) -> None:
+        self._parcels = list(self.parcels)
         self._replies: list[Replies] = [[] for _ in self.parcels]
+        self.kept: dict[int, str | None] = {}  # by node id, the hash of the weights that its client says it keeps
         self._deadline = time.monotonic() + self.reply_timeout
         self._num_sent = 0  # of the parcels, which are sent in their order
         self._portion = len(self.parcels) if self.max_open is None else self.max_open
         self._place_of: dict[str, int] = {}  # by message id, of a message sent again only the last
         self._lost: dict[int, _Lost] = {}
+        self._dead_workers: set[str] = set()
         self._num_resends = [0] * len(self.parcels)
         self._failures: list[Failure] = []
         self._num_answered = 0
@@ -102,11 +110,14 @@ class Exchange:
         """Push the messages and return what came back for each, in their order: at least one entry per message."""
         self._send_more()
         self._report()
+        max_bytes = max((parcel.check.max_bytes for parcel in self.parcels), default=0)
         while not all(self._replies):
             self._send_more()
             # Only open messages are pulled: the SuperLink forgets a reply once it is delivered.
             pending = self._open_messages()
-            arrived = list(self.grid.pull_messages(pending)) if pending else []
+            with small_replies(self.grid, max_bytes=max_bytes):
+                arrived = list(self.grid.pull_messages(pending)) if pending else []
+            arrived.sort(key=lambda reply: reply.metadata.created_at if dead_worker(reply) else 0.0)
             for reply in arrived:
                 self._receive(reply)
             has_news = self._send_again() or bool(arrived)
@@ -144,7 +155,7 @@ class Exchange:
         ttl = max(0.0, self._deadline - time.monotonic()) + _TTL_MARGIN
         messages = [
             Message(content, node.id, message_type(check.query), ttl=ttl, group_id=self.group_id)
-            for node, content, check in (self.parcels[place] for place in places)
+            for node, content, check, _ in (self._parcels[place] for place in places)
         ]
         # A list: HttpGrid pushes nothing when given a generator. A message the SuperLink did not take has no id; a
         # refused push returns no ids at all.
@@ -161,10 +172,19 @@ class Exchange:
         place = self._place_of.get(message_id)
         if place is None:
             return
-        parcel, received = self.parcels[place], self._replies[place]
+        parcel, received = self._parcels[place], self._replies[place]
+        if parcel.whole is not None and not received and lacks_model(reply):
+            del self._place_of[message_id]
+            self._parcels[place] = Parcel(parcel.node, parcel.whole, parcel.check)
+            self._send([place])
+            return
         result = read_reply(reply, parcel.check, parcel.node)
         if result in received:
             return
+        worker = dead_worker(reply)
+        if worker is not None and worker not in self._dead_workers:  # the first one had it; later ones never reached it
+            self._dead_workers.add(worker)
+            result = replace(result, reason=FailureReason.CLIENT_CRASHED, detail=ENDED_ITS_WORKER)
         if self._is_lost(reply, result, place):
             del self._place_of[message_id]  # an answer that comes to it after all counts no more
             self._lost[place] = _Lost(time.monotonic() + self.return_timeout, result)
@@ -174,6 +194,7 @@ class Exchange:
         if isinstance(result, Failure):
             self._fail(place, result)
         else:
+            self.kept[parcel.node.id] = kept_hash(reply.content)
             self._accept(place, result)
 
     def _send_again(self) -> bool:

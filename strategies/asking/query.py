@@ -68,6 +68,7 @@ class QueryStrategy(Strategy):
     # later. A contested client id is known only at the end of the round, so a ledger may hold answers that the outcome
     # refuses: there, a name under different answers must not be believed.
     on_answer: Callable[[Any, Any, Any], None] | None = None
+    on_hello: Callable[[Any, Any, int], None] | None = None  # the same for each answer to a hello
     # Called with a `Progress` after the push and whenever replies came in.
     on_progress: Callable[[Progress], None] | None = None
     on_detail: Callable[[str], None] | None = None  # called with a line about how far a strategy of many rounds is
@@ -79,6 +80,8 @@ class QueryStrategy(Strategy):
     # How many messages of a round may be under way before the next are sent, more where the nodes turn out to be
     # faster; None: all. For a grid that slows down with what is under way, such as Flower's simulation.
     max_open: int | None = None
+    # Names that nodes are sure to have before any has answered, by node id: in Flower's simulation.
+    simulated: Mapping[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.num_clients < 1:
@@ -96,7 +99,8 @@ class QueryStrategy(Strategy):
             raise ValueError(f"poll_interval must be > 0 seconds, got {self.poll_interval}")
         self._earlier = EarlierAnswers(self.earlier or ())
         self._nodes: dict[str, int] = {}  # node ids of the clients that have answered
-        self._clients: dict[int, str] = {}  # the same, by node id
+        self._clients = dict(self.simulated)  # the same, by node id
+        self._kept: dict[int, str | None] = {}  # see `Exchange`
         self._registered: dict[int, str] = {}  # by node id, the name of its registered key
         self._owners: Mapping[str, int | None] = {}  # see `Node.owners`
 
@@ -128,7 +132,7 @@ class QueryStrategy(Strategy):
         `protocol.questions.HelloQuery`.
         """
         check = Check(HelloQuery(question), code_hash(), self.expected_client_ids)
-        outcome = self._ask_without_model(grid, check, 0, return_timeout=self.node_timeout)
+        outcome = self._ask_without_model(grid, check, 0, return_timeout=self.node_timeout, on_answer=self.on_hello)
         self._remember(outcome)
         return self._earlier.with_names(outcome)
 
@@ -259,9 +263,14 @@ class QueryStrategy(Strategy):
         """Put questions to nodes: (node, query, clients that may answer) -> what came back for each."""
         record = to_array_record(arrays)
         hashes = model_hash(to_arrays(record)), code_hash()
-        contents = {query: wire.encode_query(query, record) for query in {query for _, query, _ in questions}}
+        queries = {query for _, query, _ in questions}
+        whole = {query: wire.encode_query(query, record) for query in queries}
+        short = {query: wire.encode_query(query, hashes[0]) for query in queries}
         parcels = [
-            Parcel(node, contents[query], answer_check(query, *hashes, expected)) for node, query, expected in questions
+            Parcel(node, short[query], answer_check(query, *hashes, expected), whole[query])
+            if self._kept.get(node.id) == hashes[0]
+            else Parcel(node, whole[query], answer_check(query, *hashes, expected))
+            for node, query, expected in questions
         ]
         told = {"on_answer": self.on_answer, "on_progress": self.on_progress}
         return self._send(grid, parcels, round, return_timeout=self.node_timeout, **told)
@@ -275,7 +284,10 @@ class QueryStrategy(Strategy):
 
     def _send(self, grid: Grid, parcels: Sequence[Parcel], round: int, **settings: Any) -> list[Replies]:
         timing = self.reply_timeout, self.poll_interval, self.max_open
-        return Exchange(grid, parcels, str(round), *timing, **settings).run()
+        exchange = Exchange(grid, parcels, str(round), *timing, **settings)
+        replies = exchange.run()
+        self._kept |= exchange.kept
+        return replies
 
     def _remember(self, outcome: RoundOutcome[Any]) -> None:
         """Keep in mind which node is which client: for the rest of the run, neither may be another."""

@@ -8,6 +8,7 @@ known yet, only shows when the whole round is on the table. Then the strategy sa
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from typing_extensions import TypeVar
 
 from protocol.codec import num_bytes
 from protocol.questions import AdversarialQuery, Answer, CandidatesQuery, LossAnswer, Query, SignedAnswer
-from protocol.wire import answer_type, claimed_name, decode_answer, decode_refusal
+from protocol.wire import UNKNOWN_MODEL, answer_type, claimed_name, decode_answer, decode_refusal
 from strategies.asking.failures import Failure, FailureReason, Node, in_order
 from strategies.asking.rules import Rule, broken_rules
 
@@ -39,6 +40,9 @@ _REASON_OF_CODE = {
 }
 _OF_ERRORS = frozenset({*_REASON_OF_CODE.values(), FailureReason.FLOWER_ERROR})
 
+
+# What Flower's simulation sends in place of a reply when Ray's worker is gone, which it gives further messages too.
+_DEAD_WORKER = re.compile(r"ActorDiedError.*?actor_id: (\w+)", re.DOTALL)
 
 Received = Answer | SignedAnswer | Failure
 """What may be read from a reply."""
@@ -120,6 +124,18 @@ def _read(reply: Message, check: Check) -> Any:
     except ValueError as error:
         return Failure(name, FailureReason.MALFORMED, one_line(str(error)))
     return check.failure(answer) or answer
+
+
+def dead_worker(reply: Message) -> str | None:
+    """Return which of Ray's workers was gone instead of a reply; None if none was."""
+    found = _DEAD_WORKER.search(reply.error.reason or "") if reply.has_error() else None
+    return None if found is None else found[1]
+
+
+def lacks_model(reply: Message) -> bool:
+    """Return whether a client says that it does not keep the weights of which it was sent the hash."""
+    refusal = decode_refusal(reply.error.reason or "") if reply.has_error() else None
+    return refusal is not None and UNKNOWN_MODEL in refusal.text
 
 
 def settle(

@@ -149,9 +149,9 @@ def test_the_budget_is_read_from_the_node_config(tmp_path):
         ({"query_budget": 7, "query_budget_file": "/b"}, "must be query-budget or query-budget-file, got another"),
         ({"query-budgt": 7}, "must be query-budget or query-budget-file, got another"),
         ({"query-budget": -1, "query-budget-file": "/b"}, "query-budget must be at least 0, got -1"),
-        ({"query-budget": "7", "query-budget-file": "/b"}, "query-budget must be a whole number, got str"),
-        ({"query-budget": True, "query-budget-file": "/b"}, "query-budget must be a whole number, got bool"),
-        ({"query-budget": 7.5, "query-budget-file": "/b"}, "query-budget must be a whole number, got float"),
+        ({"query-budget": "7", "query-budget-file": "/b"}, 'whole number, "NUMBER/month" or "none", got str'),
+        ({"query-budget": True, "query-budget-file": "/b"}, 'whole number, "NUMBER/month" or "none", got bool'),
+        ({"query-budget": 7.5, "query-budget-file": "/b"}, 'whole number, "NUMBER/month" or "none", got float'),
         ({"query-budget": 7, "query-budget-file": "b.sqlite"}, "must be an absolute path"),
     ],
 )

@@ -113,7 +113,7 @@ def test_the_owners_data_come_before_the_servers():
     assert data_place(named | {"data": "/x"}, {"dataset": "other:load"}) == "/x"
     assert data_place(named, {"dataset": "digits"}) is None
     for dataset, place in {"own:load": "own:load", "npz:/a/b.npz": None, "hf:a/b": None}.items():
-        assert data_place(named | {"allow-run-dataset": True}, {"dataset": dataset}) == place
+        assert data_place(named | {"allow-run-dataset": True, "allow-modules": "own"}, {"dataset": dataset}) == place
         for refusing in (named, named | {"allow-run-dataset": False}, named | {"allow-run-dataset": "yes"}):
             with pytest.raises(RefusedError, match="not for a server to choose what a client reads"):
                 data_place(refusing, {"dataset": dataset})

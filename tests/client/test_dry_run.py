@@ -62,7 +62,7 @@ def test_it_shows_what_the_client_would_send(folder, capsys):
     content = wire.encode_query(LossQuery("brier", "cnn", (3, 6, 6), 4), arrays)
     (reply,) = grid.send_and_receive([Message(content, node, "query.loss")])
     assert LossAnswer(**shown(out)) == wire.decode_answer(reply.content, LossAnswer)
-    assert "there is no query budget" in out
+    assert "it would spend 1 value of the query budget: 256 are left now, 255 afterwards; it is of 256 values a" in out
     assert "no noise; there is no privacy budget" in out
 
 
@@ -192,9 +192,10 @@ def test_a_budget_in_a_folder_that_is_not_there_is_told_what_to_make(folder, cap
 
 
 def test_one_value_is_called_one(folder, capsys):
-    assert "it would give away 1 value; there is no" in dry_run(capsys, config(folder))[1]
+    unlimited = config(folder, **{"query-budget": "none"})
+    assert "it would give away 1 value; there is no" in dry_run(capsys, unlimited)[1]
     assert "it would spend 1 value of the query budget" in dry_run(capsys, budgeted(folder, 5))[1]
-    assert "it would give away 5 values" in dry_run(capsys, config(folder), "--query", "adversarial_loss")[1]
+    assert "it would give away 5 values" in dry_run(capsys, unlimited, "--query", "adversarial_loss")[1]
 
 
 def test_what_is_no_question_is_not_asked(folder, capsys):
@@ -248,6 +249,9 @@ def test_a_flower_quickstarts_checkpoint_and_class(folder, capsys, monkeypatch):
     torch.save(ArrayRecord(net.state_dict()).to_torch_state_dict(), folder / "flower.pt")
     arguments = ("--checkpoint", str(folder / "flower.pt"), "--model", "quick_task:Net")
     status, out, _ = dry_run(capsys, config(folder), *arguments)
+    assert status == 1
+    assert "a module that a server names must be one that allow-modules of the node config allows" in out
+    status, out, _ = dry_run(capsys, config(folder, **{"allow-modules": "quick_task"}), *arguments)
     assert status == 0
     with np.load(folder / "data.npz") as archive:
         x, y = np.moveaxis(archive["x"], -1, 1) / np.float32(255), archive["y"]

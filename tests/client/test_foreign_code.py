@@ -95,7 +95,8 @@ def asked(query: Query, own: dict[str, Any]) -> Message:
     return reply
 
 
-OWN = {"client-id": "a", "data": f"{__name__}:data"}
+MODULES = f"{__name__}, ending_module, interrupted_module"
+OWN = {"client-id": "a", "data": f"{__name__}:data", "allow-modules": MODULES}
 PLAIN = LossQuery("brier", f"{__name__}:Linear", SHAPE, NUM_CLASSES)
 QUESTIONS = [
     PLAIN,

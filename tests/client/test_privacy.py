@@ -198,7 +198,7 @@ def test_an_answer_is_the_sum_with_whole_number_noise_of_the_laplace_law(tmp_pat
     else:
         candidates = tuple(Candidate(name, 0, "zero_one") for name in "ab")
         query, arrays = CandidatesQuery("mlp", (3,), 2, candidates, "laplace:0.5"), joined([model_arrays(MODEL)])
-    own = {"client-id": "a", "data": str(tmp_path / "data.npz")}
+    own = {"client-id": "a", "data": str(tmp_path / "data.npz"), "query-budget": "none"}
     grid = InProcessGrid(app, num_clients=1, run_config={"dataset": "none"}, node_configs={0: own})
     (node,) = grid.get_node_ids()
     content = wire.encode_query(query, arrays)
@@ -265,6 +265,7 @@ def test_an_example_on_which_the_evaluation_fails_does_not_show(own, tmp_path):
     x[::2] = 1e-35
     np.savez(tmp_path / "data.npz", x=x, y=y)
     plain = {key: value for key, value in own.items() if not key.startswith("privacy")}
+    plain["query-budget"] = "none"
     assert "evaluating the model failed" in ask(plain, question(""), arrays=arrays)
     own["privacy-budget"] = "laplace:100000"
     arrays = {name: value.astype(np.float32) for name, value in model_arrays(MODEL).items()}

@@ -86,6 +86,7 @@ def examples():
 def private(folder, x, y, **changes):
     np.savez(folder / "data.npz", x=x, y=y)
     own = {"client-id": "a", "data": str(folder / "data.npz"), "privacy-budget": "laplace:1e12"}
+    own["allow-modules"] = "hostile_models"
     return own | {"privacy-budget-file": str(folder / "p.sqlite")} | changes
 
 

@@ -29,6 +29,17 @@ from tests.waiting import wait_until
 PATIENCE = 120.0
 _ADDRESS = re.compile(r"\b(superlink|proxy|supernode|localhost|127\.0\.0\.1|0\.0\.0\.0):(8000|8443|909[45])\b")
 
+# Flower asks one function for the time; Python runs this file as every process of that SuperNode starts.
+CLOCK = """
+import datetime, types
+import flwr.supercore.date as date
+class Clock:
+    @staticmethod
+    def now(tz=None):
+        return datetime.datetime.now(tz) + datetime.timedelta(seconds={seconds})
+date.datetime = types.SimpleNamespace(datetime=Clock, timezone=datetime.timezone, UTC=datetime.UTC)
+"""
+
 
 def can_make_namespaces() -> bool:
     """Whether this process may give network namespaces, bridges and addresses."""

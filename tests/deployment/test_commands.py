@@ -16,11 +16,11 @@ import pytest
 from flwr.supercore.grpc_health import SimpleHealthServicer
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
-from deploy import certify, register_nodes
+from deploy import certify, flower, register_nodes
 from deploy.healthy import is_healthy
 from deploy.make_keys import make_deployment
 from server.run.lock import lock_for_run
-from simulations.launcher import free_port
+from simulations.launcher import free_port, private_superlink
 
 
 class _Server(BaseHTTPRequestHandler):
@@ -109,6 +109,19 @@ def test_a_run_that_cannot_be_resumed_is_refused_before_anybody_is_asked(
     assert "must be the ledger of the interrupted run, but there is none" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_a_folder_that_the_serverapp_cannot_write_ends_the_run_before_anybody_is_waited_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with private_superlink(is_simulation=False) as superlink:
+        arguments = ["quickstart", "--results", "/results", "--out", "/proc/nowhere"]
+        assert certify.main([*arguments, "--superlink", f"127.0.0.1:{superlink.port}", "--insecure"]) == 2
+        said = capsys.readouterr().err
+        assert "output-dir must be a folder that can be written" in said
+        assert "; choose another" in said
+        assert superlink.run_status().status == "finished:failed"
+
+
 def test_a_superlink_that_is_not_there_is_an_error_in_one_line(capsys: pytest.CaptureFixture[str], keys: Path) -> None:
     trust = ["--root-certificates", str(keys / "operator" / "ca.crt")]
     address = ["--superlink", f"127.0.0.1:{free_port()}"]
@@ -116,6 +129,12 @@ def test_a_superlink_that_is_not_there_is_an_error_in_one_line(capsys: pytest.Ca
     said = capsys.readouterr().err
     assert said.startswith("error: flwr supernode register")
     assert "unavailable" in said
+
+
+def test_a_command_of_flower_that_fails_is_an_error_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--superlink", f"127.0.0.1:{free_port()}", "--insecure", "supernode", "list"]
+    assert flower.main(arguments) == 1
+    assert capsys.readouterr().err.startswith("error: flwr supernode list: ")
 
 
 def test_a_folder_without_public_keys_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

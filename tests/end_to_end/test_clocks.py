@@ -10,25 +10,16 @@ from pathlib import Path
 import pytest
 
 from simulations.launcher import private_superlink
+from tests.deployment.stage import CLOCK
 from tests.end_to_end.test_flwr_run import PROJECT
 
-# Flower asks one function for the time; Python runs this file as every process of that SuperNode starts.
-SHIFT = """
-import datetime, types
-import flwr.supercore.date as date
-class Clock:
-    @staticmethod
-    def now(tz=None):
-        return datetime.datetime.now(tz) + datetime.timedelta(seconds={seconds})
-date.datetime = types.SimpleNamespace(datetime=Clock, timezone=datetime.timezone, UTC=datetime.UTC)
-"""
 CONFIG = {"num-clients": 2, "num-unseen": 0, "training-epochs": 1, "model": "mlp", "quorum": 1.0, "node-timeout": 12.0}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "is_refused"), [(600, True), (-600, True), (-60, False)])
 def test_a_clock_that_is_wrong_is_named_as_a_possible_reason(tmp_path: Path, seconds: int, is_refused: bool) -> None:
-    (tmp_path / "sitecustomize.py").write_text(SHIFT.format(seconds=seconds))
+    (tmp_path / "sitecustomize.py").write_text(CLOCK.format(seconds=seconds))
     folder = tmp_path / "out"
     with private_superlink(is_simulation=False) as superlink:
         superlink.start_supernode(partition_id=0, num_partitions=2)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from flwr.app import Context, RecordDict
 
 import riskband as rb
 from client.app import app as client_app
-from riskband.flower.testing import InProcessGrid
+from riskband.flower.testing import Behaviour, InProcessGrid
 from server.app import app as server_app
 from server.run.folder import read_events
 from server.run.ledger import read_ledger
@@ -218,17 +218,28 @@ def test_transport_certificates_through_flower_and_through_the_engine_are_the_sa
 
 
 def assert_the_engine_gives_the_same_report(folder: Path, other: Path, *, num_clients: int) -> None:
-    config = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    config |= json.loads((folder / "report.json").read_text())["config"]
-    config["output-dir"] = str(other)
-    grid = InProcessGrid(client_app, num_clients=num_clients, run_config=config)
-    server_app(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config))
-    reports = [json.loads((each / "report.json").read_text()) for each in (folder, other)]
+    reports = [
+        json.loads((folder / "report.json").read_text()),
+        report_of_the_engine(folder, other, num_clients=num_clients),
+    ]
     for report in reports:
         del report["timing"], report["metrics"]  # a resumed run sends less
     assert json.dumps(reports[0]) == json.dumps(reports[1])
     for entry in reports[0]["certificates"].values():
         assert (folder / entry["file"]).read_bytes() == (other / entry["file"]).read_bytes()
+
+
+def report_of_the_engine(
+    folder: Path, other: Path, *, num_clients: int, behaviours: Mapping[int, Behaviour] | None = None
+) -> dict[str, Any]:
+    """Run in another folder, in this process, what was run in a folder."""
+    config = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    config |= json.loads((folder / "report.json").read_text())["config"]
+    config["output-dir"] = str(other)
+    grid = InProcessGrid(client_app, num_clients=num_clients, run_config=config, behaviours=behaviours)
+    server_app(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config))
+    report: dict[str, Any] = json.loads((other / "report.json").read_text())
+    return report
 
 
 def metrics_of(folder: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from riskband.answers.responses import FRESH_CLIENTS
 from riskband.cli import main
 from riskband.models.evaluation import example_losses, mean_loss
 from riskband.wording import TRAINERS_ANSWERED
-from server.app import _max_open
+from server.app import _of_simulation
 from server.config import load_config
 from server.problems import ConfigError
 from server.run.folder import read_events
@@ -381,7 +381,15 @@ def test_risks_in_the_report_are_risks(finished: Path) -> None:
 
 
 def test_few_messages_are_under_way_in_flowers_simulation_and_all_where_clients_have_nodes():
+    from flwr.server.superlink.fleet.vce.vce_api import _register_nodes
+    from flwr.server.superlink.linkstate import LinkStateFactory
+    from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME
+    from flwr.supercore.object_store import ObjectStoreFactory
+    from flwr.superlink.federation import NoOpFederationManager
     from flwr.superlink.grid import HttpGrid, InMemoryGrid
 
-    assert _max_open(object.__new__(InMemoryGrid)) == 32
-    assert _max_open(object.__new__(HttpGrid)) is None
+    state_factory = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory())
+    partitions = _register_nodes(num_nodes=12, state_factory=state_factory)
+    names = {node: f"client-{partition:05d}" for node, partition in partitions.items()}
+    assert _of_simulation(InMemoryGrid(state_factory)) == {"max_open": 32, "simulated": names}
+    assert _of_simulation(object.__new__(HttpGrid)) == {}

@@ -214,7 +214,7 @@ def test_a_server_names_no_function_to_a_client_with_a_name_unless_it_may(tmp_pa
     asked = {"evaluator": "my_forest:risk", "num_clients": 2, **EVALUATED}
     with pytest.raises(QuorumError, match="it is not for a server to choose what a client runs"):
         run_app(tmp_path / "refused", defaults, node_configs=configs(), **asked)
-    allowed = configs(**{"allow-run-dataset": True})
+    allowed = configs(**{"allow-run-dataset": True, "allow-modules": "my_forest"})
     assert run_app(tmp_path / "allowed", defaults, node_configs=allowed, **asked)["network"]["num_answered"] == 2
     noisy = {"privacy-budget": "laplace:1", "privacy-budget-file": str(tmp_path / "p.sqlite")}
     private = configs(evaluator="my_forest:risk", **noisy)
@@ -228,7 +228,8 @@ def test_a_server_names_no_function_to_a_client_with_a_name_unless_it_may(tmp_pa
 def test_of_a_node_that_somebody_configured_a_run_names_no_evaluator(own):
     run = {"evaluator": "my_forest:risk"}
     assert evaluator_place({"partition-id": 0, "num-partitions": 2}, run) == "my_forest:risk"
-    assert evaluator_place({"partition-id": 0, **own, "allow-run-dataset": True}, run) == "my_forest:risk"
+    leave = {"allow-run-dataset": True, "allow-modules": "my_forest"}
+    assert evaluator_place({"partition-id": 0, **own, **leave}, run) == "my_forest:risk"
     with pytest.raises(RefusedError, match="it is not for a server to choose"):
         evaluator_place({"partition-id": 0, **own}, run)
 

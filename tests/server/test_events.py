@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import subprocess
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -18,6 +20,8 @@ from server.run.ledger import read_ledger
 from strategies.asking.query import QuorumError
 from tests.server.running import raises, run_app
 
+SOMETIMES = ("stage_started", "client_failed", "replies_received")
+HASH = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 CLIENT = {"type": ["string", "null"]}
 FAILED = {
     **dict.fromkeys(("client_id", "claimed_name", "node_name", "node_id"), CLIENT),
@@ -29,9 +33,18 @@ SETTLED = {
     "num_answered": {"type": "integer"},
     "failures": {"type": "array", "items": FAILURE},
 }
+IN_LEDGER = {"num_answers_in_ledger": {"type": "integer"}, "ledger_hash": HASH}
 FIELDS: dict[str, dict[str, Any]] = {
     "run_started": {"run_id": {"type": "string"}, "code_hash": {"type": "string"}, "config": {"type": "object"}},
-    "run_resumed": {"num_answers_in_ledger": {"type": "integer"}},
+    "ledger_begun": IN_LEDGER,
+    "run_resumed": IN_LEDGER,
+    "torn_line_cut": {"num_bytes": {"type": "integer"}},
+    "client_met": {
+        "client_id": {"type": "string"},
+        "node_id": {"type": "string"},
+        "budget_left": {"type": ["integer", "null"]},
+    },
+    "replies_received": {"num_replies": {"type": "integer"}, "bytes_received": {"type": "integer"}},
     "stage_started": {"stage": {"type": "string"}},
     "model_prepared": {"model_hash": {"type": "string"}},
     "round_asked": {
@@ -40,12 +53,16 @@ FIELDS: dict[str, dict[str, Any]] = {
         "num_messages": {"type": "integer"},
         "bytes_sent": {"type": "integer"},
     },
-    "answer_accepted": {key: {"type": "string"} for key in ("round", "client_id", "node_id")},
+    "answer_accepted": {"ledger_hash": HASH, **{key: {"type": "string"} for key in ("round", "client_id", "node_id")}},
     "client_failed": {"round": {"type": "string"}, **FAILED},
     "answers_settled": SETTLED,
     "quorum_missed": {"num_needed": {"type": "integer"}, **SETTLED},
     "certificate_written": {"name": {"type": "string"}},
-    "run_ended": {"status": {"enum": ["completed", "failed"]}, "error": {"type": ["string", "null"]}},
+    "run_ended": {
+        "status": {"enum": ["completed", "failed"]},
+        "error": {"type": ["string", "null"]},
+        "files": {"type": "object"},
+    },
 }
 
 
@@ -53,7 +70,7 @@ def events_of(folder: Path) -> list[dict[str, Any]]:
     """The events of a run, each checked for its fields; times never go back."""
     events = read_events(folder / "events.jsonl")
     for event in events:
-        properties = {"time": {"type": "string"}, "event": {"type": "string"}, **FIELDS[event["event"]]}
+        properties = {"time": {"type": "string"}, "event": {"type": "string"}, "before": HASH, **FIELDS[event["event"]]}
         schema = {"properties": properties, "required": list(properties), "additionalProperties": False}
         jsonschema.validate(event, schema)
     times = [datetime.fromisoformat(event["time"]) for event in events]
@@ -82,9 +99,10 @@ def with_failures(tmp_path_factory: pytest.TempPathFactory, defaults: Mapping[st
 def test_a_run_from_start_to_end(with_failures: Path) -> None:
     events = events_of(with_failures)
     report = json.loads((with_failures / "report.json").read_text())
-    assert without_repetitions([e for e in events if e["event"] not in ("stage_started", "client_failed")]) == [
+    assert without_repetitions([e for e in events if e["event"] not in SOMETIMES]) == [
         "run_started",
         "model_prepared",
+        "ledger_begun",
         "round_asked",
         "answer_accepted",
         "answers_settled",
@@ -100,6 +118,9 @@ def test_a_run_from_start_to_end(with_failures: Path) -> None:
     assert asked["bytes_sent"] == report["metrics"]["bytes_sent"]
     accepted = [event["client_id"] for event in named(events, "answer_accepted")]
     assert sorted(accepted) == report["network"]["client_ids"]
+    received = named(events, "replies_received")
+    assert sum(event["bytes_received"] for event in received) == report["metrics"]["bytes_received"]
+    assert sum(event["num_replies"] for event in received) == report["metrics"]["num_replies"] == 12
     assert [event["name"] for event in named(events, "certificate_written")] == list(report["certificates"])
     assert (events[-1]["status"], events[-1]["error"]) == ("completed", None)
 
@@ -187,19 +208,62 @@ def test_rounds_of_a_bisection_are_told_apart(tmp_path: Path, defaults: Mapping[
 
 
 @pytest.mark.parametrize("cut", [1, 5, 30])
-def test_a_torn_last_line_is_left_out_and_later_removed(tmp_path: Path, cut: int) -> None:
+def test_a_torn_last_line_is_left_out_and_later_removed_and_said(tmp_path: Path, cut: int) -> None:
     path, folder = tmp_path / "events.jsonl", ResultFolder(tmp_path)
     for number in range(3):
         folder.log_event("run_counted", number=number, word="größer\nals")
+    size = len(path.read_bytes().splitlines()[-1]) + 1
     path.write_bytes(path.read_bytes()[:-cut])
     assert [event["number"] for event in read_events(path)] == [0, 1]
     folder.clear(resume=True)
     folder.log_event("run_counted", number=3)
-    events = read_events(path)
-    assert [event["number"] for event in events] == [0, 1, 3]
+    *_, before, said, last = events = read_events(path)
+    assert [event.get("number") for event in events] == [0, 1, None, 3]
+    assert (before["number"], last["number"]) == (1, 3)
+    assert (said["event"], said["num_bytes"]) == ("torn_line_cut", size - cut)
     assert events[0]["word"] == "größer\nals"
-    age = datetime.now(UTC) - datetime.fromisoformat(events[-1]["time"])
+    assert_is_a_chain(path)
+    age = datetime.now(UTC) - datetime.fromisoformat(last["time"])
     assert timedelta(0) <= age < timedelta(minutes=1)
+
+
+def assert_is_a_chain(path: Path) -> None:
+    """As coreutils see it: `sed -n 3p events.jsonl | sha256sum` is in line 4."""
+    count = len(path.read_bytes().splitlines())
+    for number in range(1, count):
+        shown = subprocess.run(f"sed -n {number}p {path} | sha256sum", shell=True, capture_output=True, check=True)
+        after = json.loads(path.read_bytes().splitlines()[number])
+        assert shown.stdout.decode().split()[0] == after["before"]
+
+
+def test_the_log_is_a_chain_that_begins_with_the_configuration(tmp_path: Path) -> None:
+    """A line of any length; an empty file is none."""
+    config, folder = {"seed": 1, "loss": "zero_one"}, ResultFolder(tmp_path)
+    (tmp_path / "events.jsonl").touch()
+    folder.log_event("run_started", config=config)
+    for number in (0, 100_000, 0):
+        folder.log_event("counted", words="x" * number)
+    assert_is_a_chain(tmp_path / "events.jsonl")
+    said = hashlib.sha256(b'{"loss": "zero_one", "seed": 1}').hexdigest()
+    assert read_events(tmp_path / "events.jsonl")[0]["before"] == said
+
+
+def test_an_answer_stands_in_the_log_with_the_hash_of_the_ledger_up_to_it(with_failures: Path) -> None:
+    """As `head -n K ledger.jsonl | sha256sum` says it; the header too, before anybody was asked."""
+    events = named(events_of(with_failures), "ledger_begun", "answer_accepted")
+    lines = (with_failures / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    said = [hashlib.sha256(b"".join(lines[: number + 1])).hexdigest() for number in range(len(lines))]
+    assert [event["ledger_hash"] for event in events] == said
+    assert [event.get("client_id") for event in events] == [json.loads(line).get("client_id") for line in lines]
+
+
+def test_what_clients_have_left_is_in_the_log_where_they_were_asked_for_it(
+    tmp_path: Path, defaults: Mapping[str, Any]
+) -> None:
+    budget = {"query-budget": 2, "query-budget-file": str(tmp_path / "budget")}
+    run_app(tmp_path / "out", defaults, respect_query_budgets="true", node_configs={3: budget}, num_unseen=0)
+    met = {event["client_id"]: event["budget_left"] for event in named(events_of(tmp_path / "out"), "client_met")}
+    assert met == {f"client-{number:05d}": 2 if number == 3 else None for number in range(12)}
 
 
 def test_there_is_nothing_to_continue_before_the_first_event(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,12 +13,15 @@ import jsonschema
 import numpy as np
 import pytest
 from flwr.app import Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.common.serde import recorddict_to_proto
 
 from protocol.codec import to_array_record
 from protocol.models import build_model
-from riskband.flower.testing import Behaviour, Delivery, _deflated
-from server.run.traffic import content_size
+from protocol.questions import LossQuery
+from protocol.wire import encode_query
+from riskband.flower.testing import Behaviour, Delivery, InProcessGrid, _deflated
+from server.run.traffic import MeteredGrid, content_size
 from strategies.asking.query import QuorumError
 from tests.server.running import raises, run_app
 
@@ -66,7 +70,7 @@ class Weighing:
 
 
 def weight(message: Message) -> int:
-    message_id, objects = _deflated(message)
+    message_id, objects = _deflated(message, {})
     return sum(len(content) for key, content in objects.items() if key != message_id)
 
 
@@ -148,3 +152,21 @@ def test_the_metrics_are_in_the_part_of_the_report_that_a_seed_determines(
         for seed in (0, 1)
     ]
     assert json.dumps(reports[0]["metrics"]) == json.dumps(reports[1]["metrics"])
+
+
+def test_a_model_is_serialised_once_whatever_is_asked_of_how_many_nodes() -> None:
+    model = to_array_record({"w": np.random.default_rng(0).random(500_000)})  # 4 MB
+    nodes = InProcessGrid(ClientApp(), num_clients=40)
+    grid = MeteredGrid(nodes)
+    contents = [
+        encode_query(LossQuery("zero_one", "mlp", (number,), 2), model) for number, _ in enumerate(nodes.get_node_ids())
+    ]
+    messages = [
+        Message(content, node, "query.loss") for content, node in zip(contents, nodes.get_node_ids(), strict=True)
+    ]
+    tracemalloc.start()
+    grid.push_messages(messages)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 4 * 4_000_000
+    assert grid.metrics()["bytes_sent"] == sum(map(content_size, contents)) > 40 * 4_000_000

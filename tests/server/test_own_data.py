@@ -135,6 +135,7 @@ def test_simulated_and_owners_data_give_the_same_certificates(quickstart, defaul
         x, y = (np.concatenate([np.asarray(batch[key]) for batch in batches]) for key in ("img", "label"))
         np.savez(folder / f"{k}.npz", x=x, y=y)
         own[k] = {"client-id": f"client-{k:05d}", "data": str(folder / f"{k}.npz")}
+        own[k]["allow-modules"] = "quickstart_task"
     del sys.modules["quickstart_task"].load_data  # now nobody can use it
     deployed = run_app(tmp_path / "deployed", defaults, node_configs=own, **settings(folder) | {"dataset": "none"})
     assert deployed["certificates"] == simulated["certificates"]
@@ -144,7 +145,7 @@ def test_simulated_and_owners_data_give_the_same_certificates(quickstart, defaul
 def test_a_client_without_data_is_a_failure_with_a_reason(quickstart, defaults, tmp_path):
     _, folder = quickstart
     np.savez(folder / "a.npz", x=np.zeros((9, 1, 8, 8), dtype=np.float32), y=np.arange(9))
-    own = {k: {"data": str(folder / "a.npz")} for k in range(NUM_CLIENTS - 1)}
+    own = {k: {"data": str(folder / "a.npz"), "allow-modules": "quickstart_task"} for k in range(NUM_CLIENTS - 1)}
     changes = settings(folder) | {"dataset": "none", "quorum": 0.5}
     report = run_app(tmp_path / "out", defaults, node_configs=own, **changes)
     (failure,) = report["network"]["failures"]

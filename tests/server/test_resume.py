@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -118,6 +120,24 @@ def test_a_killed_bisection_asks_for_the_missing_points_only(
     run_app(tmp_path, defaults, behaviours=counting.behaviours(), grid_seed=2, resume=True, **RUNS["bisection"])
     assert sum(counting.questions().values()) == total - num_answers
     assert_same_results(tmp_path, uninterrupted["bisection"])
+
+
+def test_the_lines_of_a_ledger_are_read_once(
+    tmp_path: Path, defaults: Mapping[str, Any], uninterrupted: dict[str, Path]
+) -> None:
+    cut_ledger(uninterrupted["f_divergence"], tmp_path, num_answers=12)
+    readings = []
+
+    def noted(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code.co_name == "_entry":
+            readings.append(frame.f_locals["number"])
+
+    sys.setprofile(noted)
+    try:
+        run_app(tmp_path, defaults, resume="true", **RUNS["f_divergence"])
+    finally:
+        sys.setprofile(None)
+    assert readings == list(range(2, 14))
 
 
 @pytest.mark.parametrize("name", ["f_divergence", "one-round"])
