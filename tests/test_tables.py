@@ -312,7 +312,7 @@ def test_a_table_is_no_certificate(tmp_path, capsys, command):
     assert main([command, str(path), *(["-o", str(tmp_path / "page.html")] if command == "report" else [])]) == 2
     assert f"make certificates of a table by: riskband certify {path} --out certificate.json" in capsys.readouterr().err
     assert main(["verify", str(tmp_path)]) == 2
-    assert "Is a directory" in capsys.readouterr().err
+    assert "give the folder of a run" in capsys.readouterr().err
 
 
 def refused(path, capsys, *flags):

@@ -290,7 +290,7 @@ def variation_duals(risks: ClientRisks, budget: float) -> list[Dual]:
     return duals.excess_duals(risks, offset=lambda cut: cut + (1.0 - cut) * min(budget, 1.0), slope=1.0)
 
 
-_DUALS: Mapping[FDivergence, Callable[[ClientRisks, float], list[Dual]]] = {
+BUILT_IN: Mapping[FDivergence, Callable[[ClientRisks, float], list[Dual]]] = {
     divergences.CHI2: duals.square_duals,
     divergences.KL: duals.exponential_duals,
     divergences.TV: variation_duals,
@@ -299,7 +299,7 @@ _DUALS: Mapping[FDivergence, Callable[[ClientRisks, float], list[Dual]]] = {
 """For the divergences whose dual has one variable, from answers and a budget > 0 to duals."""
 
 
-def _custom_duals(divergence: FDivergence) -> Callable[[ClientRisks, float], list[Dual]]:
+def custom_duals(divergence: FDivergence) -> Callable[[ClientRisks, float], list[Dual]]:
     """The same for any divergence: λ·budget + κ + λ·E f*((R - κ)/λ), with a polygon below f in its place."""
     polygon = divergences.outer_polygon(divergence.generator)
     steepest = float(polygon.slopes[-1])
@@ -322,7 +322,7 @@ def duals_within(risks: ClientRisks, divergence: FDivergence, budget: float) -> 
     """Return the duals of the largest mean risk within a budget; within none, the mean itself."""
     if budget == 0.0:
         return [Dual(risks.values, np.asarray, float)]
-    return (_DUALS.get(divergence) or _custom_duals(divergence))(risks, budget)
+    return (BUILT_IN.get(divergence) or custom_duals(divergence))(risks, budget)
 
 
 def assumed_of_duals(risks: ClientRisks, divergence: FDivergence) -> tuple[str, ...]:

@@ -16,10 +16,10 @@ from scipy.special import bdtr, bdtrik, logit
 
 from riskband import duals
 from riskband.answers.counts import BoolArray
-from riskband.answers.risks import ClientRisks, check_risks, shared_assumptions
+from riskband.answers.risks import ClientRisks, shared_assumptions
 from riskband.betting import constant_stakes_upper_mean, doubt_of_mean
 from riskband.certificate import Certificate, recipe
-from riskband.checks import FloatArray, as_spelled, check_budget, check_delta, float_of
+from riskband.checks import FloatArray, as_spelled, check_budget, check_delta, check_kind, float_of
 from riskband.functionals.dispersion import dispersion_certificate
 from riskband.functionals.functional import resolve
 from riskband.functionals.stepwise import Clients, planned_size, quantile_ranges, share_ranges
@@ -98,10 +98,10 @@ def target_bound(source: ClientRisks, target: ClientRisks, number: str | TargetN
     """
     asked = number if isinstance(number, TargetNumber) else TargetNumber.of(number)
     f = asked.divergence
-    source, part = source.in_order_of_names(), (1.0 - _FROM_BELOW) * check_delta(delta)
-    for answers in (source, target):
-        check_risks(answers)
+    for name, answers in (("source", source), ("target", target)):
+        check_kind(name, answers, ClientRisks, remedy="make them with ClientRisks(values, num_examples)")
         answers.require_certain_answers("a bound with clients of a target network", "make a band of each network")
+    source, part = source.in_order_of_names(), (1.0 - _FROM_BELOW) * check_delta(delta)
     family, _, point = asked.number.partition(":")
     if family == "mean":
         found = _mean(source, target, asked, part)

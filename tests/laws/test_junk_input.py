@@ -189,9 +189,10 @@ CALLS = {
         "multipliers": [1.0], "method": "betting", "seed": 0, "every_budget": False,
     },
     "wasserstein_published": MOVE | {"cost_bound": 1.0, "worst_means": 0.5},
+    "target_bound": {"source": RISKS, "target": RISKS, "number": "target_mean:chi2:0.1", "delta": 0.1},
     "weighted_quantile": {"band": BAND, "weight": "linear"},
     "worst_case_cdf": SHIFT | {"band": BAND, "thresholds": 0.5, "method": "sharp"},
-    "worst_case_mean": SHIFT | {"source": RISKS, "delta": 0.1, "method": "betting", "seed": 0, "target": RISKS},
+    "worst_case_mean": SHIFT | {"source": RISKS, "delta": 0.1, "method": "betting", "seed": 0},
     "worst_case_mean, band": SHIFT | {"source": BAND, "method": "sharp"},
 }  # fmt: skip
 
@@ -292,7 +293,7 @@ NO_DEFAULT = {
     ("joint_cdf", "thresholds"), ("lorenz_certificate", "shares"), ("plan", "seed"), ("plan", "target"),
     ("plan, population", "seed"), ("plan, population", "target"),
     ("split_clients", "seed"), ("divergence_estimate", "target"), ("divergence_lower_bound", "target"),
-    ("divergence_lower_bound, band", "target"),
+    ("divergence_lower_bound, band", "target"), ("target_bound", "target"),
     ("survival", "thresholds"),
     ("survival, band", "thresholds"), ("breakdown", "target"),
     ("wasserstein_breakdown", "target"), ("wasserstein_cdf", "thresholds"),

@@ -106,7 +106,7 @@ def test_every_test_function_is_at_least_the_indicator_for_every_risk():
     """Brute force: E[h(X) | r] >= 1 for all r >= t, and h >= 0, for every pair of cuts that is ever used."""
     for num_examples, threshold in product((1, 5, 20, 100), (0.01, 0.3, 0.97, 1.0)):
         counts = np.arange(num_examples + 1)
-        clients = steps._Clients.of(rb.ClientRisks(counts / num_examples, num_examples, binary=True), threshold)
+        clients = steps.Clients.of(rb.ClientRisks(counts / num_examples, num_examples, binary=True), threshold)
         masses = binom.pmf(counts, num_examples, np.append(np.linspace(threshold, 1.0, 60), threshold)[:, None])
         low = np.unique(steps._pairs_of_cuts(threshold, num_examples, is_exact=True)[0])
         assert np.all(low < num_examples * threshold + 1e-9)  # who measures the threshold counts
@@ -168,7 +168,7 @@ def test_shares_that_are_not_paid_for_fail(bound):
 
     def best_of_all(risks, threshold):
         etas = {limit.eta for _, limits in steps.share_ranges(100, threshold, DELTA, 20, False) for limit in limits}
-        clients = steps._Clients.of(risks, threshold)
+        clients = steps.Clients.of(risks, threshold)
         return min(steps._share_limit(clients, steps.Limit(DELTA, eta)) for eta in etas)
 
     chosen = {"not divided": not_divided, "best of all limits": best_of_all}[bound]
