@@ -1,6 +1,6 @@
 """What one would do otherwise: how often usual intervals are false of clients that nobody asked, and how wide they are.
 
-    python -m benchmarks.alternatives [--networks 300] [--figure docs/figures/alternatives.svg]
+    python -m benchmarks.alternatives [--networks 1000] [--figure docs/figures/alternatives.svg]
 
 Networks of K clients with 100 examples each are drawn from distributions of clients whose truth is known. Three
 questions: the mean risk over unseen clients, an upper bound at delta = .05; what one next client is like, at the level
@@ -103,14 +103,18 @@ def cluster_bootstrap(network: Network) -> float:
 
 def random_effects(network: Network, *, knapp: bool) -> float:
     """Prediction limit for one more client by DerSimonian and Laird on log odds, or with Hartung and Knapp's error."""
-    from statsmodels.stats.meta_analysis import combine_effects
-
     wrong, right = network.wrong + 0.5, network.num_examples - network.wrong + 0.5
-    found = combine_effects(np.log(wrong / right), 1.0 / wrong + 1.0 / right, method_re="chi2")
-    error = found.sd_eff_w_re_hksj if knapp else found.sd_eff_w_re
-    count = network.wrong.size
-    reach = stats.t.ppf(1.0 - 1.0 / (count + 1), count - 2) * np.sqrt(max(found.tau2, 0.0) + error**2)
-    return float(1.0 / (1.0 + np.exp(-(found.mean_effect_re + reach))))
+    effects, within, count = np.log(wrong / right), 1.0 / wrong + 1.0 / right, network.wrong.size
+    weights = 1.0 / within
+    heterogeneity = weights @ (effects - np.average(effects, weights=weights)) ** 2 - (count - 1.0)
+    between = max(heterogeneity / (weights.sum() - (weights @ weights) / weights.sum()), 0.0)
+    weights = 1.0 / (within + between)
+    mean = np.average(effects, weights=weights)
+    error = 1.0 / weights.sum()
+    if knapp:
+        error *= weights @ (effects - mean) ** 2 / (count - 1.0)
+    reach = stats.t.ppf(1.0 - 1.0 / (count + 1), count - 2) * np.sqrt(between + error)
+    return float(1.0 / (1.0 + np.exp(-(mean + reach))))
 
 
 def gini(risks: FloatArray) -> FloatArray:
@@ -238,7 +242,7 @@ def figure(made: list[Row]) -> Figure:
 def main() -> None:
     """Print the table, and draw the figure if it is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", type=int, default=300)
+    parser.add_argument("--networks", type=int, default=1000)
     parser.add_argument("--figure", metavar="FILE.svg")
     options = parser.parse_args()
     made = [row for world in WORLDS for size in SIZES for row in rows(world, size, options.networks)]

@@ -1,0 +1,70 @@
+"""What one would do otherwise: usual intervals are those of statsmodels and scipy, and false as often as is said."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+from statsmodels.stats.meta_analysis import combine_effects
+from statsmodels.stats.proportion import proportion_confint
+
+from benchmarks import alternatives
+from benchmarks.alternatives import DELTA, MEANS, NUM_EXAMPLES, WORLDS, Network, gini, networks, rows
+
+
+@pytest.fixture
+def network():
+    return Network(np.array([3.0, 0.0, 12.0, 7.0, 30.0, 5.0]), np.random.default_rng(0))
+
+
+def test_pooled_intervals_are_those_of_statsmodels(network):
+    wrong, size = 57, 6 * NUM_EXAMPLES
+    for method, bound in (("beta", alternatives.pooled_exact), ("wilson", alternatives.pooled_wilson)):
+        assert bound(network) == pytest.approx(proportion_confint(wrong, size, 2 * DELTA, method)[1])
+
+
+def test_intervals_over_clients_are_those_of_scipy(network):
+    values = network.measured
+    expected = stats.ttest_1samp(values, 0.0).confidence_interval(1.0 - 2 * DELTA).high
+    assert alternatives.students_t(network) == pytest.approx(expected)
+    normal = values.mean() + stats.norm.ppf(0.95) * values.std() / np.sqrt(6)
+    assert alternatives.clustered_errors(network) == pytest.approx(normal)
+
+
+def test_the_gini_coefficient_is_the_mean_difference():
+    values = np.array([0.1, 0.4, 0.2, 0.0])
+    expected = np.abs(values[:, None] - values).mean() / (2.0 * values.mean())
+    assert gini(values) == pytest.approx(expected)
+    assert gini(np.zeros(3)) == 0.0
+
+
+def test_random_effects_are_those_of_statsmodels(network):
+    wrong, right = network.wrong + 0.5, NUM_EXAMPLES - network.wrong + 0.5
+    found = combine_effects(np.log(wrong / right), 1.0 / wrong + 1.0 / right, method_re="chi2")
+    for knapp, error in ((False, found.sd_eff_w_re), (True, found.sd_eff_w_re_hksj)):
+        reach = stats.t.ppf(1.0 - 1.0 / 7.0, 4) * np.sqrt(found.tau2 + error**2)
+        limit = alternatives.random_effects(network, knapp=knapp)
+        assert np.log(limit / (1.0 - limit)) == pytest.approx(found.mean_effect_re + reach)
+
+
+def test_a_prediction_limit_grows_with_the_spread_of_clients(network):
+    calm = Network(np.full(6, 10.0), np.random.default_rng(0))
+    for knapp in (False, True):
+        wide, narrow = (alternatives.random_effects(each, knapp=knapp) for each in (network, calm))
+        assert 0.1 < narrow < 0.2 < wide < 1.0
+
+
+def test_pooling_is_false_far_more_often_than_it_may_be_and_ours_is_not():
+    """Of 60 networks at most 8 are false with probability .995 where .05 is."""
+    for world in ("Beta(0.4, 4)", "two kinds"):
+        truth = WORLDS[world].mean_risk()
+        drawn = [network for network, _ in networks(WORLDS[world], 20, 60)]
+        false = {name: sum(bound(each) < truth for each in drawn) for name, bound in MEANS.items()}
+        assert false["all examples pooled, Clopper-Pearson"] > 12
+        assert false["riskband"] <= 8
+
+
+def test_every_method_has_a_row():
+    made = list(rows("Beta(3, 21)", 10, 2))
+    assert len(made) == len(MEANS) + len(alternatives.NEXT) + len(alternatives.GINI)
+    assert {each.allowed for each in made} == {DELTA, 1.0 / 11.0}
