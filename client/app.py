@@ -17,8 +17,9 @@ from flwr.clientapp import ClientApp
 
 from client.answer_record import record_from_config
 from client.answering import answered
-from client.budget import budget_from_config
-from client.data import DATA_KEY, EVALUATOR_KEY, data_place, fitted, load_data, require_allowed
+from client.budget import LIMIT_KEY as BUDGET_KEY
+from client.budget import UNLIMITED, budget_from_config
+from client.data import DATA_KEY, EVALUATOR_KEY, data_place, fitted, is_bundled, load_data, require_allowed
 from client.evaluator import NO_MODEL, as_examples, evaluated
 from client.identity import checked_name, client_id, partition_of
 from client.kept_model import kept_after, weights_of
@@ -127,6 +128,11 @@ def train(message: Message, context: Context) -> Message:
     if is_private(context.node_config):
         raise RefusedError(
             f"a client with a {PRIVACY_KEY} does not train: the weights that it would send have no noise"
+        )
+    if not is_bundled(context.run_config) and budget_from_config(context.node_config).limit is not None:
+        raise RefusedError(
+            f"a client with a {BUDGET_KEY} trains on bundled data alone: the weights that it would send are more "
+            f'numbers than it may give; its owner may say {BUDGET_KEY}="{UNLIMITED}"'
         )
     require_allowed(str(context.run_config.get("model", "")), context.node_config)
     arrays, server_round = wire.decode_training(message.content)

@@ -98,7 +98,10 @@ def _harness_samples(files: Mapping[str, Path], client: str) -> Iterable[_Scored
         whose = task if client == "task" else _named(line["doc"], client, f"document {key[1]} of {files[task]}")
         suffix = f",{line['filter']}" if has_filters else ""
         scored = found.setdefault(key, _Scored(whose, key, {}))
-        scored.scores.update({f"{name}{suffix}": _number(line.get(name)) for name in line["metrics"]})
+        scores = {f"{name}{suffix}": _number(line.get(name)) for name in line["metrics"]}
+        if scores.keys() & scored.scores.keys():
+            raise TableError([f"document {key[1]} of {files[task]} is scored twice; give the samples of one run"])
+        scored.scores.update(scores)
     return found.values()
 
 

@@ -76,7 +76,7 @@ def _of_run(folder: Path, made: Mapping[str, Any], expected: str | None) -> Iter
             words = ["NOT VERIFIED: it failed, was killed or goes on"] if problems is None else problems or ["yes"]
             said = "\n".join(f"{what.replace('_', ' ')}: {each}" for each in words)
             yield what, None if problems is None else not problems, said
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError) as error:
         raise ValueError(f"a file in {folder} is not as a run writes it ({error!r}); was it cut?") from error
     is_expected = expected in (None, head := last_hash(folder))
     yield "last_event", is_expected, f"last event: {head}{'' if is_expected else f', NOT THE EXPECTED {expected}'}"

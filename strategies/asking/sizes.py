@@ -38,9 +38,11 @@ def small_replies(grid: Grid, *, max_bytes: int) -> Iterator[None]:
     def look(response: httpx.Response) -> None:
         match response.url.path.rpartition("/")[2]:
             case "pull-messages" if response.is_success:
-                for tree in PullAppMessagesResponse.FromString(response.read()).message_object_trees:
-                    ids = [node.object_id for node in iterate_object_tree(tree)]
-                    crowded.update(ids if len(ids) > MAX_OBJECTS else ())
+                trees = PullAppMessagesResponse.FromString(response.read()).message_object_trees
+                ids = [[node.object_id for node in iterate_object_tree(tree)] for tree in trees]
+                crowded.update(*(each for each in ids if len(each) > MAX_OBJECTS))
+                # Ids are hashes of contents: a crowd may hold what it guesses that another client answers.
+                crowded.difference_update(*(each for each in ids if len(each) <= MAX_OBJECTS))
             case "pull-object":
                 asked = PullObjectRequest.FromString(response.request.content).object_id
                 length = int(response.headers.get("content-length", 0))

@@ -352,6 +352,20 @@ def test_a_server_does_not_choose_what_a_client_with_a_name_reads(dataset):
     assert rule not in refusal(config=config, node_configs=allowed)  # tried, and found not to be there
 
 
+def test_training_is_no_way_around_the_query_budget_of_a_client_that_lets_a_run_name_its_data(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    digits = load_dataset("digits", seed=0)
+    parts = {"x_train": digits.x_train, "y_train": digits.y_train, "x_test": digits.x_pool, "y_test": digits.y_pool}
+    np.savez(tmp_path / "patients.npz", **parts)
+    config = CONFIG | {"dataset": f"npz:{tmp_path / 'patients.npz'}"}
+    own = {"client-id": "a", "partition-id": 0, "num-partitions": 1, "allow-run-dataset": True}
+    content = RecordDict({"config": ConfigRecord({"server-round": 1}), **wire.encode_query(QUERY, model_arrays(MODEL))})
+    (refused,) = send(network(1, config=config, node_configs={0: own}), content, "train")
+    assert "a client with a query-budget trains on bundled data alone" in refused.error.reason
+    (trained,) = send(network(1, config=config, node_configs={0: own | {"query-budget": "none"}}), content, "train")
+    assert not trained.has_error()  # thousands of numbers
+
+
 def test_a_hello_in_another_language_is_refused():
     content = wire.encode_query(HelloQuery())
     content["query"]["protocol-version"] = 1

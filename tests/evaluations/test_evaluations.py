@@ -133,6 +133,16 @@ def test_two_runs_in_one_folder_are_refused_and_so_is_what_no_harness_wrote(tmp_
         lm_eval_table(tmp_path, "task")
 
 
+def test_a_document_that_is_scored_twice_is_refused_and_the_last_does_not_win(tmp_path):
+    lines = [
+        {"doc_id": 0, "doc": {"subject": "x"}, "filter": "none", "metrics": ["acc"], "acc": acc} for acc in (1.0, 0.0)
+    ]
+    file = tmp_path / "samples_t_2025-01-01T00-00-00.1.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(TableError, match="is scored twice"):
+        lm_eval_table(file, "subject")
+
+
 def test_a_compressed_log_needs_inspect_and_says_what_to_do_without(tmp_path, capsys):
     if importlib.util.find_spec("inspect_ai"):
         pytest.skip("inspect is installed")

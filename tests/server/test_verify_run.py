@@ -371,6 +371,11 @@ def improve_an_answer_in_a_certificate(folder: Path) -> str:
     return f"answers in ledger: certificates/mean.json has other values of {who} than ledger.jsonl"
 
 
+def improve_an_answer_as_if_only_sums_were_seen(folder: Path) -> str:
+    changed(folder, "report.json", lambda report: report.update(secure_aggregation={"num_bins": 3}))
+    return improve_an_answer_in_a_certificate(folder)
+
+
 def say_another_configuration(folder: Path) -> str:
     changed(folder, "report.json", lambda report: report["config"].update(delta=0.06))
     return "report agrees: report.json has another configuration, or other hashes, than ledger.jsonl"
@@ -400,6 +405,7 @@ CAREFUL = [
     leave_a_certificate_out,
     improve_the_bound_everywhere,
     improve_an_answer_in_a_certificate,
+    improve_an_answer_as_if_only_sums_were_seen,
     say_another_configuration,
     say_another_code,
     record_the_configuration_late,
@@ -435,6 +441,39 @@ def test_a_report_that_is_not_on_the_list_of_files_is_named(folder: Path, verifi
     said = verified(folder)
     assert said.status == 1
     assert "files unchanged: report.json was changed, added or removed" in said
+
+
+def with_files(folder: Path, change: Callable[[dict[str, str]], object]) -> None:
+    """Change the list of files in the last event, which no other event follows."""
+    *before, last = lines_of(folder / "events.jsonl")
+    event = json.loads(last)
+    change(event["files"])
+    (folder / "events.jsonl").write_bytes(b"".join([*before, json.dumps(event).encode() + b"\n"]))
+
+
+def test_a_report_that_is_neither_there_nor_on_the_list_is_missed(folder: Path, verified: Callable[..., Said]) -> None:
+    """Without it nothing would compare certificates with the ledger."""
+    (folder / "report.json").unlink()
+    with_files(folder, lambda files: files.pop("report.json"))
+    said = verified(folder)
+    assert said.status == 1
+    assert "files unchanged: report.json was changed, added or removed" in said
+
+
+def test_what_lies_elsewhere_is_no_file_of_the_folder(folder: Path, verified: Callable[..., Said]) -> None:
+    """A list may name what an auditor's machine holds, or what never ends."""
+    elsewhere = folder.parent / "secret"
+    elsewhere.write_bytes((folder / "report.html").read_bytes())
+    (folder / "report.html").unlink()
+    (folder / "report.html").symlink_to(elsewhere)
+    names = ["../secret", str(elsewhere)]
+    with_files(
+        folder, lambda files: files.update(dict.fromkeys(names, hashlib.sha256(elsewhere.read_bytes()).hexdigest()))
+    )
+    said = verified(folder)
+    assert said.status == 1
+    for name in [*names, "report.html"]:
+        assert f"files unchanged: {name} was changed, added or removed" in said
 
 
 def test_who_rewrites_all_of_it_is_found_by_the_last_hash_alone(

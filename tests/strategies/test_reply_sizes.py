@@ -98,6 +98,14 @@ def test_a_reply_that_is_too_much_is_left_where_it_is(kind):
         assert [each.has_error() for each in served.grid.pull_messages(["a", "b"])] == [False, False]  # as Flower does
 
 
+def test_a_crowd_that_holds_what_another_client_answers_takes_nothing_from_it():
+    crowd = RecordDict({**CROWD, **HONEST})
+    with serving([reply(crowd, "a"), reply(HONEST, "b")]) as served, small_replies(served.grid, max_bytes=4096):
+        refused, honest = served.grid.pull_messages(["a", "b"])
+    assert "too large" in refused.error.reason
+    assert honest.content == HONEST
+
+
 def test_what_is_allowed_is_fetched():
     failed = Error(2, "x" * 20_000)
     replies = [reply(answer(ROOM), "a"), reply(failed, "b")]

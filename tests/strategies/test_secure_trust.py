@@ -18,7 +18,7 @@ from protocol.secure.questions import HeldShares, SharesQuery
 from riskband.checks import RefusedError
 from strategies.asking.query import QuorumError
 from tests.strategies.network import name_of
-from tests.strategies.secure_network import NUM_EXAMPLES, Recording, changing, risk_of, run
+from tests.strategies.secure_network import NUM_EXAMPLES, Recording, adding, changing, risk_of, run
 
 NUM, RUN = 10, "1"
 KEYS = [Ed25519PrivateKey.from_private_bytes(bytes([k + 1]) * 32) for k in range(NUM)]
@@ -63,6 +63,35 @@ def test_clients_that_list_each_other_are_counted(trusting, num_neighbours):
     found, _ = run(NUM, grid=Recording(NUM, node_config=trusting()), num_neighbours=num_neighbours)
     assert found.outcome.counts == counts_of(*range(NUM))
     assert not found.outcome.failures
+
+
+def test_clients_that_list_each_other_are_asked_again_in_groups_with_new_signed_keys(trusting):
+    grid = Recording(NUM, {5: adding({0: 1})}, trusting())
+    found, _ = run(NUM, grid=grid, group_size=5, quorum=0.2)
+    (wrong,) = found.outcome.wrong_groups
+    assert name_of(5) in wrong
+    assert found.outcome.counts == counts_of(*(k for k in range(NUM) if name_of(k) not in wrong))
+    answers = [reply.content["answer"] for reply in grid.replies if not reply.has_error()]
+    sent = [answer for answer in answers if "signer" in answer]
+    assert (
+        len(sent)
+        == len({answer["encryption"] for answer in sent})
+        == len({each["signature"] for each in sent})
+        == 2 * NUM
+    )
+    assert len({answer["signer"] for answer in sent}) == NUM
+
+
+def test_a_signature_that_is_wrong_the_second_time_is_named(trusting):
+    def behave(message, answer):
+        spoil = changing("secure_keys", lambda record: record.update({"signature": bytes(64)}))
+        return (spoil if int(message.metadata.group_id) > 5 else adding({0: 1}))(message, answer)
+
+    found, _ = run(NUM, grid=Recording(NUM, {5: behave}, trusting()), group_size=5, quorum=0.2)
+    reasons = {failure.client_id: failure.reason.value for failure in found.outcome.failures}
+    assert len(reasons) == 5
+    assert reasons.pop(name_of(5)) == "malformed"
+    assert set(reasons.values()) == {"no-sum"}
 
 
 # Servers that invent clients.
