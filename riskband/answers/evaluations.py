@@ -21,6 +21,7 @@ from riskband.answers.tables import Table
 
 NUM_EXAMPLES, CLIENT = "num_examples", "client"
 _INSPECTS_VALUES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}  # correct, partial, incorrect, no answer
+_INSPECTS_VALUES |= {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}  # however they are written
 _TASK = re.compile(r"samples_(.+)_(\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl")
 
 
@@ -67,10 +68,16 @@ def _inspects_samples(samples: Iterable[Any], field: str, path: Path) -> Iterato
         for scorer, found in (sample.get("scores") or {}).items():
             value = found.get("value")
             for key, each in value.items() if isinstance(value, Mapping) else [("", value)]:
-                scores[f"{scorer}/{key}" if key else scorer] = _number(_INSPECTS_VALUES.get(each, each))
+                scores[f"{scorer}/{key}" if key else scorer] = _inspects_number(each)
         yield _Scored(
             _named(sample.get("metadata") or {}, field, f"sample {sample.get('id')} of {path}"), sample["id"], scores
         )
+
+
+def _inspects_number(value: object) -> float:
+    if isinstance(value, str):
+        value = _INSPECTS_VALUES.get(value, _INSPECTS_VALUES.get(value.lower(), value))
+    return _number(value)
 
 
 def lm_eval_table(path: Path, client: str) -> Table:

@@ -50,6 +50,18 @@ def test_the_means_of_users_are_those_of_inspects_own_reduction_over_epochs(log,
     assert np.average(table.frame["match"], weights=table.frame["num_examples"]) == pytest.approx(accuracy)
 
 
+def test_values_count_as_inspect_counts_them(log):
+    """By its own `value_to_float`: C, P, I, N, yes and no, truth values, numbers and numbers as text."""
+    values = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "Yes": 1.0, "FALSE": 0.0, "0.25": 0.25, True: 1.0, 0.75: 0.75}
+    for value, number in values.items():
+
+        def change(content, value=value):
+            for sample in content["samples"]:
+                sample["scores"]["match"]["value"] = value
+
+        assert inspect_table(changed(log, change), "metadata:user").frame["match"].tolist() == [number] * 8
+
+
 def test_the_means_of_tasks_are_those_that_the_harness_printed_and_other_clients_are_fields_of_documents():
     table = lm_eval_table(LM_EVAL, "task")
     lines = {file.name: [json.loads(line) for line in file.read_text().splitlines()] for file in LM_EVAL.iterdir()}
