@@ -27,7 +27,7 @@ from protocol.codec import field_types
 from protocol.hashes import code_hash, model_source_hash
 from protocol.questions import AdversarialQuery, CandidatesQuery, LossAnswer, LossQuery, Query
 from protocol.wire import answer_type
-from riskband.checks import RefusedError
+from riskband.checks import RefusedError, json_object
 
 FILE_KEY = "answer-record-file"
 
@@ -197,10 +197,7 @@ def _torch_version() -> str:
 
 
 def _numbers(text: str) -> dict[str, Any]:
-    try:
-        fields = json.loads(text)
-    except (TypeError, ValueError, RecursionError):
-        fields = None
-    if not isinstance(fields, dict):
+    fields = json_object(text)
+    if fields is None:
         raise RefusedError(_DAMAGED)
     return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}

@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from protocol import questions
 from protocol.codec import decode, encode, read, read_record, to_array_record, to_arrays
 from protocol.secure import questions as secure
-from riskband.checks import RefusedError
+from riskband.checks import RefusedError, json_object
 
 MESSAGES: Mapping[type, tuple[str, type]] = {
     questions.LossQuery: ("loss", questions.LossAnswer),
@@ -144,10 +144,7 @@ def decode_refusal(reason: str) -> Refusal | None:
     """Return the refusal that the text of an error reply carries, None if it is another text."""
     if len(reason) > _LONGEST_REFUSAL or not reason.startswith("{"):
         return None
-    try:
-        fields = json.loads(reason)
-    except (ValueError, RecursionError):
-        return None
+    fields = json_object(reason) or {}
     name, code, text = (fields.get(key) for key in ("client-id", "code-hash", "refusal"))
     if not (isinstance(text, str) and isinstance(code, str)):
         return None

@@ -3,10 +3,12 @@
 A function that passed these checks never has to look again, and bad input never becomes a number.
 """
 
+import json
 from collections.abc import Collection
 from decimal import Decimal
 from importlib.util import find_spec
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -73,6 +75,15 @@ def float_of(text: str) -> float:
     if "_" in text:
         raise ValueError(f"a number must have no underscore, got {text!r:.40}; write a point for the decimals")
     return float(text)
+
+
+def json_object(text: str | bytes) -> dict[str, Any] | None:
+    """Return the JSON object in a text; None if there is another thing, also one that is nested too deeply to read."""
+    try:
+        found = json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def check_kind(name: str, value: object, kind: type, *, remedy: str) -> None:

@@ -59,7 +59,7 @@ from worlds.movielens import load_ratings
 
 PARSERS = re.compile(
     r"(json|tomllib|pickle|yaml|marshal|ast)\.(loads?|literal_eval)|np\.(load|loadtxt|genfromtxt|frombuffer)|torch\.load"
-    r"|csv\.\w*[rR]eader|.*\.(read_table|read_parquet|read_excel|read_csv|validate_json|decompress)|Image\.open|b64decode"
+    r"|csv\.\w*[rR]eader|.*\.(read_table|read_parquet|read_excel|read_csv|validate_json|decompress)|json_object|Image\.open|b64decode"
 )
 OWN = {  # what a process of ours wrote, or a file of the installation
     "riskband.__init__._version": "pyproject.toml of a checkout",
@@ -72,6 +72,7 @@ OWN = {  # what a process of ours wrote, or a file of the installation
     "server.preparation.handed_over": "what a process that was just started hands over",
     "worlds.datasets._digits": "a file of scikit-learn",
     "server.run.events.append_event": "the line that it has just written",
+    "server.run.folder.read_events": "lines of the log that a run wrote, by `json_object`, which is reached",
     "client.kept_model.find": "whatever is raised, the weights are not there; and their hash was compared",
     "client.answer_record.find": "bytes of any length are numbers, and a digest was compared",
     "protocol.secure.cryptography._stream": "bytes of a cipher made here",
@@ -356,7 +357,7 @@ def readers(folder: Path) -> dict[str, Reader]:
             100_000,
             written_ledger,
             changed_lines,
-            "server.run.ledger._checked server.run.ledger.json_object",
+            "server.run.ledger._checked server.run.ledger._header server.run.ledger._entry riskband.checks.json_object",
         ),
         "ledger as table": Reader(
             (lines_of("loss", "loss"),),
@@ -434,7 +435,7 @@ def readers(folder: Path) -> dict[str, Reader]:
             of_file("cross_val_results.json", partial(table, framework="nvflare", loss="SRV/loss")),
             10_000,
             change=changed_json,
-            reaches="riskband.answers.files._read",
+            reaches="riskband.answers.evaluations.object_of",
         ),
         "fl4health": Reader(
             (FL4HEALTH,),
@@ -447,7 +448,7 @@ def readers(folder: Path) -> dict[str, Reader]:
             of_file("log.json", lambda path: inspect_table(path, "metadata:user")),
             10_000,
             change=changed_json,
-            reaches="riskband.answers.evaluations._object",
+            reaches="riskband.answers.evaluations.object_of",
         ),
         "lm_eval": Reader(
             (LM_EVAL,),

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,12 +47,12 @@ def inspect_table(path: Path, client: str) -> Table:
     source, _, field = client.partition(":")
     if source != "metadata" or not field:
         raise TableError([f"--client must be metadata:KEY, a key of the samples' metadata, got {client!r}"])
-    return _table(partial(_inspects_samples, log.get("samples") or [], field, path), path)
+    return _table(_inspects_samples(log.get("samples") or [], field, path), path)
 
 
 def _inspects_log(path: Path) -> Mapping[str, Any]:
     if path.suffix != ".eval":
-        return _object(path.read_bytes(), str(path))
+        return object_of(path.read_bytes(), str(path))
     try:
         from inspect_ai.log import read_eval_log  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:
@@ -93,10 +93,10 @@ def lm_eval_table(path: Path, client: str) -> Table:
         got = f"{len(tasks)} files of {len(set(tasks))} tasks"
         rule = f"{path} must have samples_TASK_DATE.jsonl of one run, once of each task, got {got}"
         raise TableError([f"{rule}; run lm_eval with --log_samples and a folder of its own for --output_path"])
-    return _table(partial(_harness_samples, {found[1]: file for file, found in named}, client), path)
+    return _table(_harness_samples({found[1]: file for file, found in named}, client), path)
 
 
-def _harness_samples(files: Mapping[str, Path], client: str) -> Iterable[_Scored]:
+def _harness_samples(files: Mapping[str, Path], client: str) -> Iterator[_Scored]:
     lines = [(task, line) for task, file in files.items() for line in _lines(file)]
     has_filters = len({line.get("filter") for _, line in lines}) > 1
     found: dict[tuple[str, object], _Scored] = {}
@@ -109,36 +109,33 @@ def _harness_samples(files: Mapping[str, Path], client: str) -> Iterable[_Scored
         if scores.keys() & scored.scores.keys():
             raise TableError([f"document {key[1]} of {files[task]} is scored twice; give the samples of one run"])
         scored.scores.update(scores)
-    return found.values()
+    yield from found.values()
 
 
 def _lines(file: Path) -> Iterator[Mapping[str, Any]]:
     for number, line in enumerate(file.read_bytes().splitlines(), start=1):
-        yield _object(line, f"line {number} of {file}")
+        yield object_of(line, f"line {number} of {file}")
 
 
 EVALUATIONS: Mapping[str, Callable[[Path, str], Table]] = {"inspect": inspect_table, "lm_eval": lm_eval_table}
 """By name, what reads the samples of an evaluation; the text says whose each is."""
 
 
-def _table(samples: Callable[[], Iterable[_Scored]], path: Path) -> Table:
+def _table(samples: Iterable[_Scored], path: Path) -> Table:
     """Mean scores and numbers of examples by client; an example that was scored several times counts once."""
+    by_example = defaultdict[tuple[str, object], list[Mapping[str, float]]](list)
     try:
-        found = list(samples())
-        columns = list(dict.fromkeys(name for each in found for name in each.scores))
-        by_example: dict[tuple[str, object], dict[str, list[float]]] = {}
-        for each in found:
-            scores = by_example.setdefault((each.client, each.key), {name: [] for name in columns})
-            for name in columns:
-                scores[name].append(each.scores.get(name, np.nan))
+        for each in samples:
+            by_example[each.client, each.key].append(each.scores)
     except (KeyError, TypeError, AttributeError) as error:
         raise TableError([f"{path} must be as the tool writes it, got a sample without {error}"]) from error
-    if not by_example or not columns:
+    columns = dict.fromkeys(name for found in by_example.values() for scores in found for name in scores)
+    if not columns:
         raise TableError([f"{path} must have samples with scores, got none; log the samples"])
     clients = np.array([client for client, _ in by_example])
     frame: dict[str, Any] = {}
     for column in columns:
-        values = np.array([np.mean(scores[column]) for scores in by_example.values()])
+        values = np.array([np.mean([each.get(column, np.nan) for each in found]) for found in by_example.values()])
         names, frame[column], frame[NUM_EXAMPLES] = means_by_client(clients, values)
     frame[CLIENT] = list(names)
     return Table(frame, lambda row: f"client {names[row]}", client=CLIENT)
@@ -159,7 +156,8 @@ def _named(fields: Mapping[str, Any], field: str, place: str) -> str:
     return str(fields[field])
 
 
-def _object(text: bytes, place: str) -> Mapping[str, Any]:
+def object_of(text: bytes, place: str) -> Mapping[str, Any]:
+    """Return the JSON object in a text; raises `TableError` if there is another thing."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:

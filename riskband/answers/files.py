@@ -13,7 +13,7 @@ import numpy as np
 
 from riskband.answers import frames
 from riskband.answers.doors import Door, TableError, Wanted, read_columns
-from riskband.answers.evaluations import EVALUATIONS
+from riskband.answers.evaluations import EVALUATIONS, object_of
 from riskband.answers.metrics import loss_problem
 from riskband.answers.responses import WhoAnswered
 from riskband.answers.risks import ClientRisks, risks_of_table
@@ -138,7 +138,7 @@ def ledger_table(path: Path) -> Table:
 def nvflare_table(path: Path) -> Table:
     """NVFlare's cross_val_results.json, {site: {model: {metric: number}}}; columns are "MODEL/METRIC"."""
     clients = {}
-    for site, models in _entries(_read(path), path):
+    for site, models in _entries(object_of(path.read_bytes(), str(path)), path):
         found = _entries(models, path)
         clients[site] = {f"{model}/{name}": value for model, metrics in found for name, value in metrics.items()}
     return _table(clients)
@@ -153,7 +153,7 @@ def fl4health_table(path: Path) -> Table:
     evaluated: dict[str, dict[int, Mapping[str, Any]]] = {}
     num_servers = 0
     for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
-        report = _read(file)
+        report = object_of(file.read_bytes(), str(file))
         if report.get("host_type") == "server":
             num_servers += 1
             continue
@@ -189,13 +189,6 @@ def _table(clients: Mapping[str, Mapping[str, Any]]) -> Table:
     frame = {each: np.array([found.get(each) for found in clients.values()], dtype=object) for each in columns}
     names = list(clients)
     return Table({**frame, _NAMES: names}, lambda row: f"client {names[row]}", client=_NAMES)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise TableError([f"{path} must be a JSON object, got {error}; give what the framework wrote"]) from error
 
 
 def _entries(found: Any, path: Path) -> list[tuple[str, Mapping[str, Any]]]:

@@ -112,14 +112,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--sampling-weight", help="column: clients were drawn in proportion to 1 / weight", **column)
     add("--largest-weight", help="that no client's weight can exceed, asked or not", type=float, metavar="WEIGHT")
     add("--cluster", help="column with the cluster of each client, such as its chain: clusters were drawn", **column)
-    frameworks = (
-        "FILE is NVFlare's cross_val_results.json, a folder of FL4Health's reports of clients, a log of inspect "
-    )
-    frameworks += (
-        "(--client metadata:KEY), or a folder of lm_eval's samples (--client task, or a field of its documents)"
-    )
+    frameworks = "FILE is NVFlare's cross_val_results.json, a folder of FL4Health's reports of clients"
+    evaluations = "a log of inspect (--client metadata:KEY), a folder of lm_eval's samples (--client task, or a field)"
     add_score(table)
-    add("--from", help=frameworks, dest="framework", type=spelled, choices=(*FRAMEWORKS, *EVALUATIONS))
+    add(
+        "--from",
+        help=f"{frameworks}, {evaluations}",
+        dest="framework",
+        type=spelled,
+        choices=(*FRAMEWORKS, *EVALUATIONS),
+    )
 
     add = topic("who answered")
     fresh = "fresh (default, but with --from): the clients had no part in training, tuning or choosing the model"

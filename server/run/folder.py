@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from protocol.questions import Answer, HelloAnswer, HelloQuery, Query
+from riskband.checks import json_object
 from server.run.events import append_event
-from server.run.ledger import Ledger, first_free, json_object
+from server.run.ledger import Ledger, first_free
 from server.run.lock import FolderError, writing_results
 from strategies.asking.exchange import ENDED_ITS_WORKER, Progress
 from strategies.asking.failures import Failure, FailureReason
@@ -156,10 +157,8 @@ class ResultFolder:
     def read_json(self, name: str) -> dict[str, Any]:
         """Return the JSON object in a file of the folder; empty if there is none to read, or it is of another run."""
         try:
-            content = json.loads((self.path / name).read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError, RecursionError):
-            return {}
-        if not isinstance(content, dict):
+            content = json_object((self.path / name).read_bytes()) or {}
+        except FileNotFoundError:
             return {}
         timing = content.get("timing")
         run_id = timing.get("run_id") if isinstance(timing, dict) else content.get("run_id")

@@ -24,6 +24,7 @@ from pydantic_core import to_json
 
 from protocol import questions
 from protocol.hashes import code_hash
+from riskband.checks import json_object
 from server.run.lock import FolderError
 from strategies.asking.resume import EarlierAnswer, OpenedSum
 
@@ -59,8 +60,9 @@ class Ledger:
         self._sha256 = sha256()
         if resume:
             self.recorded, self.earlier = _earlier(path, header)
-            cut_torn_line(path)
-            self._sha256.update(path.read_bytes())
+            complete, newline, _ = path.read_bytes().rpartition(b"\n")
+            os.truncate(path, len(complete + newline))  # the next answer must begin a line, whatever a crash left
+            self._sha256.update(complete + newline)
             self._file = path.open("ab")
             return
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -197,15 +199,6 @@ def _first_problem(error: ValidationError) -> str:
     return f"{place}: {problem['msg'].replace('Input should', 'must', 1)}"
 
 
-def json_object(line: bytes) -> dict[str, Any] | None:
-    """Return the JSON object in a line; None if there is another thing."""
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):  # brackets in brackets, thousands of them
-        return None
-    return entry if isinstance(entry, dict) else None
-
-
 def _earlier(path: Path, header: Mapping[str, Any]) -> tuple[str | None, tuple[EarlierAnswer, ...]]:
     """When the ledger of a run that is to be resumed with this header was begun, and its answers."""
     if not path.exists():
@@ -235,12 +228,6 @@ def _identity(header: Mapping[str, Any]) -> dict[str, Any]:
 def part_of_a_run(config: Mapping[str, Value]) -> dict[str, Value]:
     """Return the keys of a run configuration that decide what the run finds."""
     return {key: value for key, value in config.items() if key not in NOT_PART_OF_A_RUN}
-
-
-def cut_torn_line(path: Path) -> None:
-    """Remove what a crash left of a line: the next answer must begin a new one."""
-    with path.open("r+b") as file:
-        file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def first_free(path: Path) -> Path:

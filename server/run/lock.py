@@ -19,6 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
+from riskband.checks import json_object
+
 LOCK_FILE = ".riskband.lock"
 UNWRITABLE = "output-dir must be a folder that can be written"
 """How the text of an error begins that says so: a ServerApp's reaches who submitted its run as text alone."""
@@ -136,10 +138,10 @@ def _busy(folder: Path) -> FolderError:
 def _holder(folder: Path) -> dict[str, Any]:
     """What is known of the run that has the folder, or had it last."""
     try:
-        holder = json.loads((folder / LOCK_FILE).read_bytes())
-    except (OSError, ValueError, RecursionError):
+        holder = json_object((folder / LOCK_FILE).read_bytes()) or {}
+    except OSError:
         return {}
-    return holder if isinstance(holder, dict) and {"pid", "host", "started"} <= holder.keys() else {}
+    return holder if {"pid", "host", "started"} <= holder.keys() else {}
 
 
 def _write(file: IO[bytes], fields: Mapping[str, Any]) -> None:
