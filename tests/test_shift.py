@@ -178,5 +178,5 @@ def test_ledgers_of_two_runs_say_their_numbers_of_examples(folder, capsys):
 
 @pytest.mark.parametrize("wrong", ["target_share:0.3", "target_mean"])
 def test_a_number_without_a_budget_is_told_what_it_lacks(wrong):
-    with pytest.raises(ValueError, match="it must end with a divergence and a budget; write 'target_mean:chi2:0.1'"):
+    with pytest.raises(ValueError, match="it must end with a divergence and a budget"):
         TargetNumber.of(wrong)
