@@ -96,7 +96,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m client", description="Ask your own client a question, on your own machine."
     )
-    parser.add_argument("--dry-run", action="store_true", required=True, help="the only thing that this command does")
+    parser.add_argument(
+        "--dry-run", action="store_true", required=True, help="answer here, and send nothing: always needed"
+    )
     parser.add_argument("--node-config", required=True, help='as for flower-supernode: \'client-id="a" data="/path"\'')
     parser.add_argument("--query", choices=[_LOSS, _ADVERSARIAL, _CANDIDATES], default=_LOSS)
     parser.add_argument("--model", required=True, help="a name as in a run's config, such as cnn or module:factory")
@@ -109,7 +111,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--x-shape", help='shape of one input, such as "3,32,32"; default: that of your examples')
     parser.add_argument("--privacy", default="", help='noise, such as "laplace:0.5"; default: none')
     parser.add_argument("--num-classes", type=int, help="default: your largest label and one more")
-    parser.add_argument("--print-app-hash", action="version", version=code_hash(), help="of this code; and exit")
+    parser.add_argument(
+        "--print-app-hash",
+        action="version",
+        version=code_hash(),
+        help="print the hash of this code, for app-hash of a node config, and exit",
+    )
     group = parser.add_argument_group(f"for --query {_ADVERSARIAL}")
     group.add_argument("--order", type=int, default=2)
     group.add_argument("--norm", default="l2")

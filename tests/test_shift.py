@@ -9,6 +9,7 @@ import pytest
 import riskband as rb
 from riskband.cli import main
 from riskband.report.networks import certified_target
+from riskband.worst_cases.target_networks import TargetNumber
 from tests.one_voice import contradictions
 
 RNG = np.random.default_rng(11)
@@ -173,3 +174,9 @@ def test_ledgers_of_two_runs_say_their_numbers_of_examples(folder, capsys):
     assert capsys.readouterr().out == expected
     assert main(["shift", "source.csv", "few.jsonl", "--client", "site"]) == 2
     assert "--num-examples must say how many examples are behind each mean" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", ["target_share:0.3", "target_mean"])
+def test_a_number_without_a_budget_is_told_what_it_lacks(wrong):
+    with pytest.raises(ValueError, match="it must end with a divergence and a budget"):
+        TargetNumber.of(wrong)

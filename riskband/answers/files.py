@@ -84,6 +84,9 @@ def _opened(path: str, wanted: Wanted, framework: str | None) -> tuple[Table, Wa
     elif framework in EVALUATIONS:
         if wanted.client is None:
             raise TableError([f"--from {framework} needs --client: what a sample says of whose it is"])
+        if not isinstance(wanted.num_examples, str) and wanted.num_examples != 1:  # scores have 1
+            rule = f"--num-examples must be num_examples with --from {framework}, got {wanted.num_examples}"
+            raise TableError([f"{rule}; how many examples each client has is counted in the file"])
         table = EVALUATIONS[framework](Path(path), wanted.client)
         wanted = replace(wanted, client=table.client)
     else:

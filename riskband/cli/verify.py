@@ -158,6 +158,8 @@ def read_document(file: str) -> dict[str, Any]:
         document = stored_certificates(text) if _is_page(file) else json.loads(text)
     except (json.JSONDecodeError, RecursionError, UnicodeDecodeError) as error:
         remedy = f"make certificates of a table by: riskband certify {file} --out certificate.json"
+        if Path(file).suffix == ".jsonl":
+            remedy = "of a run give its folder, as a whole"
         raise ValueError(f"{file} must be JSON as riskband writes it, got {error}; {remedy}") from error
     if not (isinstance(document, dict) and document.get("schema") == COLLECTION_SCHEMA):
         document = {"certificates": {"certificate": document}}

@@ -49,6 +49,8 @@ class TargetNumber(NamedTuple):
         try:
             if as_spelled(str(name).partition(":")[0], TARGET_NUMBERS) is None:
                 raise ValueError("it must begin with " + ", ".join(TARGET_NUMBERS))
+            if str(name).count(":") < 2:
+                raise ValueError("it must end with a divergence and a budget")
             number, divergence, budget = str(name)[len(_TARGET) :].rsplit(":", 2)
             chosen, size = resolve(number, called="the number of a target network"), float(check_budget(float(budget)))
         except ValueError as error:

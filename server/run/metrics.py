@@ -82,7 +82,8 @@ def exporting(folder: ResultFolder, *, port: int, address: str) -> Iterator[Resu
     try:
         server, _ = start_http_server(port, address, registry=metrics.registry)
     except OSError as error:
-        taken = f"metrics-port {port} at {address} must be free, got {error}; choose another, or 0 for no metrics"
+        taken = f"metrics-port {port} at {address} must be free, got {error}; choose another, "
+        taken += "or a metrics-address of this machine, or port 0 for no metrics"
         folder.show_failure(refused := ConfigError([taken]))
         raise refused from None
     try:

@@ -162,3 +162,9 @@ def test_a_compressed_log_needs_inspect_and_says_what_to_do_without(tmp_path, ca
     command = ["certify", str(tmp_path / "log.eval"), "--from", "inspect", "--client", "metadata:user"]
     assert main([*command, "--column", "match", "--accuracy", "--num-examples", "num_examples"]) == 2
     assert "inspect log convert --to json" in capsys.readouterr().err
+
+
+def test_how_many_examples_there_are_is_counted_and_not_said(log, capsys):
+    command = ["certify", str(log), "--from", "inspect", "--client", "metadata:user", "--column", "match", "--accuracy"]
+    assert main([*command, "--num-examples", "100"]) == 2
+    assert "--num-examples must be num_examples with --from inspect, got 100" in capsys.readouterr().err

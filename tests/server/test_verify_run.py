@@ -539,3 +539,8 @@ def test_a_folder_of_others_and_an_expectation_of_a_file_are_refused(
     said = verified(honest / "certificates" / "mean.json", "--expect", "0" * 64)
     assert said.status == 2
     assert "--expect is of the log of a run" in said[0]
+
+
+def test_a_ledger_alone_is_told_to_come_with_its_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(["verify", str(folder / "ledger.jsonl")]) == 2
+    assert "of a run give its folder, as a whole" in capsys.readouterr().err
