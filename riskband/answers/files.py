@@ -13,7 +13,7 @@ import numpy as np
 
 from riskband.answers import frames
 from riskband.answers.doors import Door, TableError, Wanted, read_columns
-from riskband.answers.evaluations import EVALUATIONS, object_of
+from riskband.answers.evaluations import EVALUATIONS, NUM_EXAMPLES, object_of
 from riskband.answers.metrics import loss_problem
 from riskband.answers.responses import WhoAnswered
 from riskband.answers.risks import ClientRisks, risks_of_table
@@ -87,8 +87,11 @@ def _opened(path: str, wanted: Wanted, framework: str | None) -> tuple[Table, Wa
         if not isinstance(wanted.num_examples, str) and wanted.num_examples != 1:  # scores have 1
             rule = f"--num-examples must be num_examples with --from {framework}, got {wanted.num_examples}"
             raise TableError([f"{rule}; how many examples each client has is counted in the file"])
+        if wanted.accuracy is None and not wanted.is_score:
+            rule = f"scores of {framework} are largest where the answer is right: say --accuracy"
+            raise TableError([f"{rule}, or for another metric --score NAME --lower-is-better"])
         table = EVALUATIONS[framework](Path(path), wanted.client)
-        wanted = replace(wanted, client=table.client)
+        wanted = replace(wanted, client=table.client, num_examples=1 if wanted.is_score else NUM_EXAMPLES)
     else:
         if wanted.client is not None:
             raise TableError([f"--client is for tables, got {wanted.client!r} with --from, which knows the names"])

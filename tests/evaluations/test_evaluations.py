@@ -96,8 +96,19 @@ def test_the_command_certifies_either_and_takes_the_users_for_fresh_clients(log,
     assert "8 clients with 4 examples each" in printed
     assert "the mean risk over unseen clients" in printed
     assert "had no part in training" in printed
+    asked[2] = "1"  # what is counted in the file counts
     assert main(["certify", str(LM_EVAL), "--from", "lm-eval", "--client", "author", "--column", "acc", *asked]) == 0
     assert "3 clients with 6 examples each" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("path", "tool", "client"), [(None, "inspect", "metadata:user"), (LM_EVAL, "lm-eval", "author")]
+)
+def test_scores_are_not_read_as_losses(log, capsys, path, tool, client):
+    column = "match" if path is None else "acc"
+    command = ["certify", str(path or log), "--from", tool, "--client", client, "--column", column]
+    assert main([*command, "--num-examples", "num_examples"]) == 2
+    assert "say --accuracy" in capsys.readouterr().err
 
 
 def remove_score(content):
