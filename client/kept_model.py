@@ -30,7 +30,7 @@ class KeptModel:
         """Return the weights with this hash; raises UnknownModelError if they are not there. Nothing is unpickled."""
         with suppress(Exception):  # numpy's reader raises many things, and whatever it is, they are not there
             assert self.path is not None
-            with np.load(self.path, allow_pickle=False) as file:
+            with self.path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 found = {name: file[f"arr_{place}"] for place, name in enumerate(file["arr_0"].tolist(), start=1)}
             if model_hash(found) == sent_hash:
                 return found
