@@ -120,7 +120,8 @@ def _members(outcome: RoundOutcome[Any], group: str, *, are_meant: bool) -> Roun
         return outcome
     found = tuple(each for each in outcome.answers if (each.group == group) == are_meant)
     if len(found) < 2:
-        known = ", ".join(sorted({str(each.group) for each in outcome.answers}))
+        known = ", ".join(sorted({each.group or "without a group" for each in outcome.answers}))
         rule = f"two clients or more must be in the group {group!r} of the target network, and two in others"
-        raise ValueError(f"{rule}, got answers of the groups {known}; name the group in their node config")
+        remedy = "name it as group in the node config, in a simulation by group-sigmas or group-angles"
+        raise ValueError(f"{rule}, got answers of clients {known}; {remedy}")
     return replace(outcome, answers=found)
