@@ -17,6 +17,7 @@ from scipy.special import bdtr, bdtrik, logit
 from riskband import duals
 from riskband.answers.counts import BoolArray
 from riskband.answers.risks import ClientRisks, shared_assumptions
+from riskband.bands.local_steps import assumed_of_sizes
 from riskband.betting import constant_stakes_upper_mean, doubt_of_mean
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, as_spelled, check_budget, check_delta, check_kind, float_of
@@ -111,7 +112,8 @@ def target_bound(source: ClientRisks, target: ClientRisks, number: str | TargetN
         lower = 1.0 - constant_stakes_upper_mean(1.0 - target.values, delta=_FROM_BELOW * delta)
     else:
         joined = _share if family == "share" else _quantile
-        upper, method, assumptions = joined(source, target, asked, float_of(point), part), "weighted counts", ()
+        upper, method = joined(source, target, asked, float_of(point), part), "weighted counts"
+        assumptions = (assumed_of_sizes(source), assumed_of_sizes(target))  # limits were chosen by them
         lower = float(dispersion_certificate(target, asked.number, delta=_FROM_BELOW * delta).lower or 0.0)
     lines = [line for each in (source, target) for line in shared_assumptions(each, needs_binary=each is source)]
     return Certificate(

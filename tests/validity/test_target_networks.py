@@ -8,6 +8,8 @@ from scipy.stats import binom
 
 import riskband as rb
 from benchmarks.ground_truth import BetaRisks, TwoPointRisks
+from riskband.answers.risks import EQUAL_BY_DESIGN
+from riskband.bands.local_steps import RANDOM_SIZES
 from riskband.betting import doubt_of_mean, with_another
 from riskband.worst_cases.divergence_bounds import next_estimate
 from riskband.worst_cases.target_networks import chance_of_so_few
@@ -130,6 +132,10 @@ def test_few_clients_tighten_shares_and_quantiles_beyond_either_network_alone(nu
     truth = 0.0492 if "share" in number else law.risk_quantile(np.array(0.9))
     assert truth < bound(0.1) < min(bound(0.1, typical(2)), bound(10.0))  # a far network says nothing of it
     assert bound(0.0) < bound(0.1) < bound(0.3)
+    certificate = rb.target_bound(source, few, f"{number}:chi2:0.1", delta=0.05)
+    assert certificate.assumptions.count(EQUAL_BY_DESIGN) == 1  # limits are chosen for that number
+    unequal = rb.ClientRisks(few.values, np.arange(30) + 100, binary=False)
+    assert RANDOM_SIZES in rb.target_bound(source, unequal, f"{number}:chi2:0.1", delta=0.05).assumptions
 
 
 @pytest.mark.slow
