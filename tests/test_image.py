@@ -35,6 +35,14 @@ def done(command: list[str | Path], **options: Any) -> str:
     return result.stdout
 
 
+def fetched(command: list[str | Path]) -> None:
+    """Run what fetches packages; where there are none the test is skipped, but not for a hash that is wrong."""
+    result = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert "DO NOT MATCH THE HASHES" not in result.stdout, result.stdout[-3000:]
+    if result.returncode:
+        pytest.skip(f"packages cannot be fetched: {result.stdout[-500:]}")
+
+
 @pytest.fixture
 def podman(tmp_path: Path) -> Iterator[list[str]]:
     """The command, with a store of its own; the machine may have neither systemd nor the second version of cgroups."""
@@ -75,8 +83,8 @@ def test_the_image_is_built_and_its_commands_run_read_only_as_an_ordinary_user(
         "--only-binary=:all:",
         "--python-version=3.11",
     ]
-    done([sys.executable, "-m", *download, "-r", lock, "-d", tmp_path / "wheels"])
-    done(["mmdebstrap", "--quiet", "--variant=apt", "--include=python3-venv", "bookworm", tmp_path / "base.tar"])
+    fetched([sys.executable, "-m", *download, "-r", lock, "-d", tmp_path / "wheels"])
+    fetched(["mmdebstrap", "--quiet", "--variant=apt", "--include=python3-venv", "bookworm", tmp_path / "base.tar"])
     (tmp_path / "pip.conf").write_text("[install]\nno-index = true\nfind-links = /wheels\n")
     (tmp_path / "Base").write_text(BASE)
     build = [*podman, "build", "--quiet", "--isolation=chroot", "--layers=false"]
