@@ -107,7 +107,8 @@ def target_bound(source: ClientRisks, target: ClientRisks, number: str | TargetN
     source, part = source.in_order_of_names(), (1.0 - _FROM_BELOW) * check_delta(delta)
     family, _, point = asked.number.partition(":")
     if family == "mean":
-        found = _mean(source, target, asked, part)
+        chosen, beside = duals_within(source, f, asked.budget), doubt_of_mean(target.values, delta=part)
+        found = duals.dual_upper_limit(source, chosen, delta=part, seed=None, beside=beside)
         upper, method, assumptions = found.value, found.method, (*assumed_of_duals(source, f), *found.assumptions)
         lower = 1.0 - constant_stakes_upper_mean(1.0 - target.values, delta=_FROM_BELOW * delta)
     else:
@@ -132,22 +133,12 @@ def target_bound(source: ClientRisks, target: ClientRisks, number: str | TargetN
     )
 
 
-def _mean(source: ClientRisks, target: ClientRisks, asked: TargetNumber, delta: float) -> duals.Limit:
-    """A gambler on each network, and one on both: their capitals multiply."""
-    return duals.dual_upper_limit(
-        source,
-        duals_within(source, asked.divergence, asked.budget),
-        delta=delta,
-        seed=None,
-        beside=doubt_of_mean(target.values, delta=delta),
-    )
-
-
 def _share(source: ClientRisks, target: ClientRisks, asked: TargetNumber, threshold: float, delta: float) -> float:
     """Upper bound on the share of the target's clients with a risk of at least a threshold."""
     if threshold == 0.0:
         return 1.0
     both, high = [Clients.of(each, threshold) for each in (source, target)], 1.0
+    sizes = source.num_clients, target.num_clients
     ranges = share_ranges(source.num_clients, threshold, delta, planned_size(source)[0], False)
 
     @cache
@@ -156,7 +147,6 @@ def _share(source: ClientRisks, target: ClientRisks, asked: TargetNumber, thresh
 
     for share, least in zip(_SHARES.tolist(), _least_at_source(asked, _SHARES).tolist(), strict=True):
         eta = next(each.limits[0].eta for each in ranges if share > each.low)
-        sizes = source.num_clients, target.num_clients
         if chance_of_so_few(counts_at(eta), sizes, [(1.0 - eta) * least, (1.0 - eta) * share], delta=delta) > delta:
             break
         high = share

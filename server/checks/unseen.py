@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import compress
 
 import numpy as np
@@ -66,6 +67,7 @@ class Check:
     smallest_margin: float
 
 
+@lru_cache(maxsize=1)  # a study may tell those of its target network from the others
 def unseen_clients(config: RunConfig, model: nn.Module, *, is_measured: bool | None = None) -> Unseen:
     """Return what can be known of the unseen clients of a run.
 

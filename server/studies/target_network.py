@@ -78,7 +78,7 @@ def target_entry(evaluation: Evaluation, *, divergences: tuple[str, ...], budget
     """Return the section "target" of a report, as plain data, for what the configuration asks."""
     target, known = evaluation.targets[0], target_certificates(evaluation, divergences, budgets)
     both = evaluation.conclusion.risks.shown_values, target.answers.shown_values
-    if evaluation.unseen is not None:
+    if evaluation.unseen is not None and target.known_risks is not None:
         both = evaluation.unseen.risks, target.risks
     distances: dict[str, dict[str, Any]] = {}
     for name in divergences:
@@ -120,17 +120,19 @@ def _checks(
     measured = ("lower_bound", *(f"estimate_{bins}_bins" for bins in NUM_BINS))
     budgets = dict.fromkeys(asked, "asked") | {distance[name]: name for name in measured if distance[name] is not None}
     thresholds = evaluation.conclusion.certificates[f"worst_case_cdf_{divergence}"].axes["threshold"]
+    risks = target.known_risks
+    if risks is not None:
+        observed, mean = shares(risks, thresholds), np.asarray(risks.mean())
+        is_there = (observed > 0) & (observed < 1)  # elsewhere a margin of 0 is no news
     for budget in sorted(budgets):
         ball: dict[str, Any] = {"divergence": divergence, "budget": [budget]}
         bound = np.asarray(rb.worst_case_cdf(evaluation.conclusion.band, **ball, thresholds=thresholds).value)[0]
         mean_bound = np.asarray(rb.worst_case_mean(evaluation.conclusion.band, **ball).value)[0]
-        holds: dict[str, Any] = {"cdf_holds": None, "cdf_smallest_margin": None, "mean_holds": None}
-        if target.risks.size:
-            observed = shares(target.risks, thresholds)
-            is_there = (observed > 0) & (observed < 1)  # elsewhere a margin of 0 is no news
+        holds: dict[str, Any] = dict.fromkeys(("cdf_holds", "cdf_smallest_margin", "mean_holds"))
+        if risks is not None:
             cdf = compare(bound[is_there], observed[is_there]) if np.any(is_there) else compare(bound, observed)
             holds = {"cdf_holds": cdf.holds, "cdf_smallest_margin": cdf.smallest_margin}
-            holds["mean_holds"] = compare(mean_bound, np.asarray(target.risks.mean())).holds
+            holds["mean_holds"] = compare(mean_bound, mean).holds
         yield {
             "divergence": divergence,
             "budget": budget,

@@ -13,7 +13,6 @@ import signal
 import sqlite3
 import subprocess
 import zlib
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -42,14 +41,6 @@ VARIABLES = {
     "RISKBAND_GID": "0",
     **{f"NODE_{number}_CONFIG": BUDGET for number in range(1, NUM_CLIENTS + 1)},
 }
-
-
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    folder = tmp_path_factory.mktemp("stage")
-    with Stage(folder, compose.SECURE, has_namespaces=can_make_namespaces(), variables=VARIABLES) as stage:
-        stage.up()
-        yield stage
 
 
 def certify(

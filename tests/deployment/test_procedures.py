@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
 
 from tests.deployment import compose
-from tests.deployment.stage import Stage, can_make_namespaces
+from tests.deployment.stage import Stage
 from tests.deployment.test_faults import (
     NUM_CLIENTS,
-    VARIABLES,
     assert_ends_with,
     certify,
     certify_until_all_but_one_have_answered,
@@ -33,14 +32,6 @@ COPY = """import sqlite3; sqlite3.connect('/state/superlink.db').backup(sqlite3.
 OPERATOR = ["python", "-m", "deploy.flower", "--superlink", "superlink:8000", "--root-certificates", "/keys/ca.crt"]
 NODE_4 = ("supernode-4", "clientapp-4")
 SERVERS = ("superlink", "proxy")  # what others connect to
-
-
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    folder = tmp_path_factory.mktemp("stage")
-    with Stage(folder, compose.SECURE, has_namespaces=can_make_namespaces(), variables=VARIABLES) as stage:
-        stage.up()
-        yield stage
 
 
 def keys(stage: Stage) -> Path:
