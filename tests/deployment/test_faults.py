@@ -154,7 +154,8 @@ def asked(stage: Stage, name: str, *arguments: str) -> dict[str, tuple[int, bool
     """What `asking.py` in the place of a service was answered: for each route the status, and whether by Flower."""
     log = stage.folder / "asking.json"
     log.unlink(missing_ok=True)
-    process = stage.spawn(name, ["python", str(Path(__file__).with_name("asking.py")), *arguments], log=log)
+    script = Path(__file__).with_name("asking.py").read_text()  # by its text: a path below /tmp would be the service's
+    process = stage.spawn(name, ["python", "-c", script, *arguments], log=log)
     assert process.wait(60) == 0, log.read_text()
     return {route: (status, is_flower) for route, (status, is_flower) in json.loads(log.read_text()).items()}
 

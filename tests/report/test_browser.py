@@ -215,8 +215,9 @@ def test_a_phone_shows_no_cell_narrower_than_six_characters_and_nothing_beside_t
 @pytest.mark.slow
 def test_the_pictures_of_the_documentation_are_made_by_a_command(tmp_path):
     subprocess.run([sys.executable, ROOT / "docs" / "screenshots.py", tmp_path], check=True, cwd=ROOT)
-    made = sorted(path.name for path in tmp_path.iterdir())
-    assert made == sorted(path.name for path in (ROOT / "docs" / "figures").glob("*.png"))
+    made = {path.name for path in tmp_path.iterdir()}
+    # The dashboard is drawn from a run that Prometheus has watched (`python -m docs.dashboard`).
+    assert made | {"dashboard.png"} == {path.name for path in (ROOT / "docs" / "figures").glob("*.png")}
 
 
 def contrast(first: str, second: str) -> float:
