@@ -25,6 +25,8 @@ _TTL_MARGIN = 60.0
 _REPORT_INTERVAL = 2.0
 # Where messages are sent in portions, the next does not wait longer for the one before.
 _PATIENCE = 10.0
+# How often it is looked for nodes that were started again; the SuperLink misses a node for half a minute at least.
+_LOOK_INTERVAL = 10.0
 # How often one message is sent again: a client without a record of its answers pays for each.
 MAX_RESENDS = 2
 ENDED_ITS_WORKER = "the Ray worker that ran this client ended with it, and clients that it was given later failed too"
@@ -99,6 +101,8 @@ class Exchange:
         self._portion = len(self.parcels) if self.max_open is None else self.max_open
         self._place_of: dict[str, int] = {}  # by message id, of a message sent again only the last
         self._lost: dict[int, _Lost] = {}
+        self._looked = -_LOOK_INTERVAL
+        self._starts: dict[str, str] = {}  # by message id, when its node had been connected
         self._dead_workers: set[str] = set()
         self._num_resends = [0] * len(self.parcels)
         self._failures: list[Failure] = []
@@ -113,6 +117,7 @@ class Exchange:
         max_bytes = max((parcel.check.max_bytes for parcel in self.parcels), default=0)
         while not all(self._replies):
             self._send_more()
+            self._look_for_restarts()
             # Only open messages are pulled: the SuperLink forgets a reply once it is delivered.
             pending = self._open_messages()
             with small_replies(self.grid, max_bytes=max_bytes):
@@ -196,6 +201,21 @@ class Exchange:
         else:
             self.kept[parcel.node.id] = kept_hash(reply.content)
             self._accept(place, result)
+
+    def _look_for_restarts(self) -> None:
+        """Count as lost what went to a node that was away and is back so soon that the SuperLink never said so."""
+        now = time.monotonic()
+        if self.return_timeout == 0.0 or now - self._looked < _LOOK_INTERVAL:
+            return
+        self._looked = now
+        starts = {node.node_id: node.last_activated_at for node in self.grid.get_nodes()}
+        for message_id in self._open_messages():
+            place = self._place_of[message_id]
+            start = starts.get(self._parcels[place].node.id)
+            is_back = start is not None and self._starts.setdefault(message_id, start) != start
+            if is_back and self._num_resends[place] < MAX_RESENDS:
+                del self._place_of[message_id]
+                self._lost[place] = _Lost(now, Failure(None, FailureReason.NODE_UNAVAILABLE, "the node was away"))
 
     def _send_again(self) -> bool:
         """Send what was lost with nodes that are back, give up those that stay away, and return whether any was."""

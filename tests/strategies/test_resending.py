@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.proto.node_pb2 import NodeInfo
 
 from client.app import app as client_app
 from client.budget import QueryBudget
@@ -72,6 +73,18 @@ def test_a_node_that_comes_back_is_asked_again_and_counted_once(num_lost):
     assert nodes.num_messages == num_lost + 1
     assert sorted(answer.client_id for answer in received) == everyone_but()
     assert (steps[-1].asked, steps[-1].answered, steps[-1].failed) == (NUM_CLIENTS, NUM_CLIENTS, 0)
+
+
+def test_a_node_that_is_back_before_the_superlink_missed_it_is_asked_again(monkeypatch):
+    monkeypatch.setattr(exchange, "_LOOK_INTERVAL", 0.0)
+    nodes = Failing(1, num_away=0, lose=lambda message, answer: [])
+    nodes.grid.get_nodes = lambda: [
+        NodeInfo(node_id=node_id, last_activated_at=str(nodes.num_messages if k == AWAY else 0))
+        for k, node_id in enumerate(InProcessGrid.get_node_ids(nodes.grid))
+    ]
+    outcome = patient(reply_timeout=2.0).ask(nodes.grid, QUERY, ARRAYS)
+    assert outcome.answers == tuple(expected_answer(k) for k in range(NUM_CLIENTS))
+    assert nodes.num_messages == 2
 
 
 def test_no_message_is_sent_for_ever():
