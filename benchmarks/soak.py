@@ -82,8 +82,10 @@ class Fault:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a soak has found; all but the first four and the memory should be 0."""
+    """What a soak has found; from the answers that were lost to the budgets, all should be 0."""
 
+    minutes: float
+    num_clients: int
     faults: Mapping[str, int]
     failures: Mapping[str, int]  # of clients, by the reasons that the runs gave
     num_runs: int
@@ -95,12 +97,14 @@ class Outcome:
     num_wrong: int  # certificates that do not verify, or are not those of the simulation
     budget_differences: int  # between what clients count as answered and what is in the ledgers
     megabytes: tuple[float, float]  # of the SuperLink's processes, first and last
-    # Megabytes an hour, within the lives of the SuperLink, without the first minute of each; None: it was too short.
-    slope: float | None
+    # Megabytes an hour, within the lives of the SuperLink, without the first minute of each; its standard error, as the
+    # lives differ; and their number. None: it was too short.
+    slope: tuple[float, float, int] | None
 
     def table(self) -> str:
         """Return the outcome as a table in Markdown."""
         rows = {
+            "minutes, clients": f"{self.minutes:.0f}, {self.num_clients}",
             **{f"fault: {what}": str(number) for what, number in self.faults.items()},
             **{f"failure said: {reason}": str(number) for reason, number in sorted(self.failures.items())},
             "runs (resumed)": f"{self.num_runs} ({self.num_resumed} times)",
@@ -111,7 +115,9 @@ class Outcome:
             "certificates that are not those of the simulation": str(self.num_wrong),
             "differences between budgets and ledgers": str(self.budget_differences),
             "SuperLink's memory, first → last": "{:.0f} → {:.0f} MB".format(*self.megabytes),
-            "its slope": "too short to say" if self.slope is None else f"{self.slope:+.1f} MB an hour",
+            "its slope": "too short to say"
+            if self.slope is None
+            else "{:+.1f} ± {:.1f} MB an hour (standard error over {} lives)".format(*self.slope),
         }
         return "\n".join(["| what | |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows.items())])
 
@@ -178,12 +184,16 @@ class Soak:
     under: list[tuple[float, Fault, tuple[str, ...]]] = field(default_factory=list)  # faults, with when they end
     restarts: dict[str, float] = field(default_factory=dict)
     memory: list[tuple[int, float, float]] = field(default_factory=list)  # the SuperLink's process, time, megabytes
+    names: list[str] = field(default_factory=list)  # of the runs
+    num_resumed: int = 0
+    num_lost: int = 0
+    num_wrong: int = 0
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
         self.deck: list[Fault] = []
         self.num_decks = 0
-        self.next_fault = time.monotonic()
+        self.start = self.next_fault = time.monotonic()
         self.is_calm = False
 
     def tick(self) -> None:
@@ -220,6 +230,10 @@ class Soak:
             for name in names:
                 fault.begin(self.stage, name)
 
+    def minutes(self) -> float:
+        """Minutes since the start."""
+        return (time.monotonic() - self.start) / 60.0
+
     def is_up(self, name: str) -> bool:
         """Whether a service is well and not meant to be down."""
         down = {each for _, fault, names in self.under if fault.is_down for each in names}
@@ -242,14 +256,18 @@ class Soak:
         ]
         return [life[life[:, 0] >= life[0, 0] + WARM] for life in lives if life[-1, 0] > life[0, 0] + WARM]
 
-    def slope(self) -> float | None:
-        """Megabytes an hour, the same in all lives of the SuperLink; None if they were too short to say."""
+    def slope(self) -> tuple[float, float, int] | None:
+        """Megabytes an hour, the same in all lives of the SuperLink; None if they were too short or too few to say."""
         lives = self.warm_memory()
-        if sum(life[-1, 0] - life[0, 0] for life in lives) < LEAST_WARM:
+        if len(lives) < 2 or sum(life[-1, 0] - life[0, 0] for life in lives) < LEAST_WARM:
             return None
         around = [life - life.mean(axis=0) for life in lives]
         times, sizes = np.concatenate(around).T
-        return float(3600.0 * (times @ sizes) / (times @ times))
+        slope = times @ sizes / (times @ times)
+        # What is seen within one life is far from independent; the lives are.
+        scores = np.array([life[:, 0] @ (life[:, 1] - slope * life[:, 0]) for life in around])
+        error = np.sqrt(len(lives) / (len(lives) - 1) * (scores @ scores)) / (times @ times)
+        return 3600.0 * float(slope), 3600.0 * float(error), len(lives)
 
     def results(self, name: str) -> Path:
         """Where a run writes."""
@@ -261,10 +279,17 @@ def lines_of(ledger: Path) -> list[str]:
     return ledger.read_text().split("\n")[:-1] if ledger.exists() else []
 
 
-def finish(soak: Soak, name: str, *, deadline: float) -> tuple[int, int]:
-    """Start a run, resume it until every honest client has answered, and return how often; and the answers lost."""
-    ledger, seen, num_lost = soak.results(name) / LEDGER_FILE, list[str](), 0
+def clients_in(ledger: Path) -> list[str]:
+    """Whose answers a ledger holds, each as often as it is there."""
+    return [answer.client_id for answer in read_ledger(ledger)[1]] if lines_of(ledger) else []
+
+
+def finish(soak: Soak, name: str, *, deadline: float) -> None:
+    """Start a run and resume it until every honest client has answered."""
+    soak.names.append(name)
+    ledger, seen = soak.results(name) / LEDGER_FILE, list[str]()
     for attempt in range(MAX_ATTEMPTS):
+        soak.num_resumed += attempt > 0
         soak.is_calm = attempt >= MAX_FAULTY_ATTEMPTS or time.monotonic() > deadline
         while not all(map(soak.is_up, ("superlink", "serverapp"))):
             soak.tick()  # as `docker compose run` waits for what certify depends on
@@ -274,13 +299,15 @@ def finish(soak: Soak, name: str, *, deadline: float) -> tuple[int, int]:
         while process.poll() is None:
             soak.tick()
             lines = lines_of(ledger)
-            num_lost += len(set(seen) - set(lines))
+            soak.num_lost += len(set(seen) - set(lines))
             seen = lines
-        answered = {answer.client_id for answer in read_ledger(ledger)[1]} if lines_of(ledger) else set()
+        answered = set(clients_in(ledger))
         reason = "" if process.returncode == 0 else soak.stage.tail("certify", num_lines=2)
-        print(f"run {name}, attempt {attempt + 1}: exit {process.returncode}, {len(answered)} answers {reason}")
+        at = f"minute {soak.minutes():.1f}, {soak.counts.total()} faults"
+        outcome = f"exit {process.returncode}, {len(answered)} answers {reason}"
+        print(f"{at}: run {name}, attempt {attempt + 1}: {outcome}", flush=True)
         if process.returncode == 0 and len(answered) >= soak.num_clients - 1:
-            return attempt, num_lost
+            return
         rest = time.monotonic() + RESTART_AFTER
         while time.monotonic() < rest:
             soak.tick()
@@ -312,37 +339,47 @@ def soaked(folder: Path, *, minutes: float, num_clients: int, seed: int = 1) -> 
         stage.up()
         kinds = tuple(fault for fault in FAULTS if has_disks or fault.begin is not fill)
         soak = Soak(stage, num_clients, seed, kinds)
-        names, num_resumed, num_lost, num_wrong = [], 0, 0, 0
         deadline = time.monotonic() + 60.0 * minutes
-        while time.monotonic() < deadline:
-            names.append(str(len(names)))
-            resumed, lost = finish(soak, names[-1], deadline=deadline)
-            num_resumed, num_lost = num_resumed + resumed, num_lost + lost
-            num_wrong += num_wrong_certificates(soak, names[-1])
-        return judged(soak, names, num_resumed=num_resumed, num_lost=num_lost, num_wrong=num_wrong)
+        try:
+            while time.monotonic() < deadline:
+                finish(soak, str(len(soak.names)), deadline=deadline)
+                soak.num_wrong += num_wrong_certificates(soak, soak.names[-1])
+                print(f"of {len(soak.names)} runs: {soak.num_lost} lost, {soak.num_wrong} wrong, {soak.slope()} MB/h")
+        except BaseException:
+            print("the last run was cut: an answer under way is a difference between a budget and a ledger")
+            raise
+        finally:
+            soak.is_calm = True
+            soak.tick()  # ends the faults: nothing can be read of a client whose disk is full
+            found = judged(soak)
+            print(found.table(), flush=True)
+        return found
 
 
-def judged(soak: Soak, names: list[str], *, num_resumed: int, num_lost: int, num_wrong: int) -> Outcome:
+def judged(soak: Soak) -> Outcome:
     """Compare the ledgers of all runs with each other and with what the clients have counted."""
-    answers = [[each.client_id for each in read_ledger(soak.results(name) / LEDGER_FILE)[1]] for name in names]
+    answers = [clients_in(soak.results(name) / LEDGER_FILE) for name in soak.names]
     given = Counter(client for run in answers for client in set(run))
     hostile, differences = f"client-{soak.num_clients - 1:05d}", 0
     for number in range(1, soak.num_clients):
         client = f"client-{number - 1:05d}"
         book = soak.stage.folder / "deployment" / "state" / f"clientapp-{number}" / "query-budget.sqlite"
         differences += abs(QueryBudget(client, LIMIT, book.absolute()).spent().get("loss", 0) - given[client])
-    events = [event for name in names for event in read_events(soak.results(name) / EVENTS_FILE)]
+    logs = [soak.results(name) / EVENTS_FILE for name in soak.names]
+    events = [event for log in logs if log.exists() for event in read_events(log)]
     weights = [size for life in soak.warm_memory() for _, size in life] or [entry[2] for entry in soak.memory]
     return Outcome(
+        minutes=soak.minutes(),
+        num_clients=soak.num_clients,
         faults={fault.what: soak.counts[fault.what] for fault in soak.faults},
         failures=Counter(event["reason"] for event in events if event["event"] == "client_failed"),
-        num_runs=len(names),
-        num_resumed=num_resumed,
+        num_runs=len(soak.names),
+        num_resumed=soak.num_resumed,
         num_answers=given.total(),
-        num_lost=num_lost,
+        num_lost=soak.num_lost,
         num_double=sum(len(run) - len(set(run)) for run in answers),
         num_hostile=given[hostile],
-        num_wrong=num_wrong,
+        num_wrong=soak.num_wrong,
         budget_differences=differences,
         megabytes=(weights[0], weights[-1]),
         slope=soak.slope(),
@@ -412,9 +449,9 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was seen so far is printed, and all is ended
     with tempfile.TemporaryDirectory() as folder:
-        found = soaked(Path(folder), minutes=options.minutes, num_clients=options.clients, seed=options.seed)
-    print(found.table())
+        soaked(Path(folder), minutes=options.minutes, num_clients=options.clients, seed=options.seed)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,8 @@ def test_what_is_counted_twice_or_not_in_a_budget_is_seen(tmp_path: Path) -> Non
         file.write(last + "\n")
     stage: Any = SimpleNamespace(folder=tmp_path)
     soak = Soak(stage, num_clients=12, seed=1, faults=(), memory=[(1, 0.0, 100.0)])
-    found = judged(soak, ["0"], num_resumed=0, num_lost=0, num_wrong=0)
+    soak.names.append("0")
+    found = judged(soak)
     assert (found.num_answers, found.num_double, found.num_hostile, found.budget_differences) == (12, 1, 1, 11)
 
 
