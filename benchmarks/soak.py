@@ -37,14 +37,15 @@ from tests.deployment import compose
 from tests.deployment.stage import CLOCK, Stage, can_make_namespaces
 from tests.end_to_end.test_flwr_run import report_of_the_engine
 
-FAULT_EVERY = 15.0  # seconds between faults, on average: several in each run
+# Seconds between faults, on average: several in each run. More for each client after the tenth: a run takes longer.
+FAULT_EVERY, FAULT_EVERY_MORE = 15.0, 1.5
 RESTART_AFTER = (
     5.0  # seconds: a node that was killed is refused for about a minute, and each start takes seconds of CPU
 )
 DECKS = 3  # The SuperLink is left alone in two of three, so that its memory is seen over minutes.
 MAX_FAULTY_ATTEMPTS = 3  # of one run, so that it ends; then the faults pause
 MAX_ATTEMPTS = 15
-WARM = 60.0  # seconds after a start of the SuperLink in which its memory may grow
+WARM = 180.0  # seconds after a start of the SuperLink in which its memory may grow: by its first run, too
 LEAST_WARM = 300.0  # seconds of that in all, for a slope
 LIMIT = 100_000
 SETTINGS = ("num-unseen=0", "training-epochs=1", "thresholds=10", "examples-per-client=40", "quorum=0.5")
@@ -97,7 +98,7 @@ class Outcome:
     num_wrong: int  # certificates that do not verify, or are not those of the simulation
     budget_differences: int  # between what clients count as answered and what is in the ledgers
     megabytes: tuple[float, float]  # of the SuperLink's processes, first and last
-    # Megabytes an hour, within the lives of the SuperLink, without the first minute of each; its standard error, as the
+    # Megabytes an hour, within the lives of the SuperLink, without the first minutes of each; its standard error, as the
     # lives differ; and their number. None: it was too short.
     slope: tuple[float, float, int] | None
 
@@ -204,7 +205,7 @@ class Soak:
             for name in due[2]:
                 due[1].end(self.stage, name)
         if not self.is_calm and now >= self.next_fault:
-            self.next_fault = now + self.rng.exponential(FAULT_EVERY)
+            self.next_fault = now + self.rng.exponential(FAULT_EVERY + FAULT_EVERY_MORE * max(0, self.num_clients - 10))
             self.begin(now)
         down = {name for _, fault, names in self.under if fault.is_down for name in names}
         for name, process in self.stage.processes.items():
