@@ -98,8 +98,8 @@ class Outcome:
     num_wrong: int  # certificates that do not verify, or are not those of the simulation
     budget_differences: int  # between what clients count as answered and what is in the ledgers
     megabytes: tuple[float, float]  # of the SuperLink's processes, first and last
-    # Megabytes an hour, within the lives of the SuperLink, without the first minutes of each; its standard error, as the
-    # lives differ; and their number. None: it was too short.
+    # Megabytes an hour, within the lives of the SuperLink, without the first minutes of each; its standard error, as
+    # the lives differ; and their number. None: it was too short.
     slope: tuple[float, float, int] | None
 
     def table(self) -> str:
