@@ -49,7 +49,7 @@ WARM = 180.0  # seconds after a start of the SuperLink in which its memory may g
 LEAST_WARM = 300.0  # seconds of that in all, for a slope
 LIMIT = 100_000
 SETTINGS = ("num-unseen=0", "training-epochs=1", "thresholds=10", "examples-per-client=40", "quorum=0.5")
-WAITING = ("node-timeout=20", "reply-timeout=180.0")
+WAITING = ("node-timeout=20", "reply-timeout=120.0")
 HOSTILE = """
 import sys
 sys.path.append({root!r})
@@ -96,6 +96,7 @@ class Outcome:
     num_double: int  # answers of a client that has one already
     num_hostile: int  # answers of the hostile client that were taken
     num_wrong: int  # certificates that do not verify, or are not those of the simulation
+    num_by_hand: int  # SuperNodes that had to be started again although all faults had ended
     budget_differences: int  # between what clients count as answered and what is in the ledgers
     megabytes: tuple[float, float]  # of the SuperLink's processes, first and last
     # Megabytes an hour, within the lives of the SuperLink, without the first minutes of each; its standard error, as
@@ -114,6 +115,7 @@ class Outcome:
             "answers counted twice": str(self.num_double),
             "answers of the hostile client taken": str(self.num_hostile),
             "certificates that are not those of the simulation": str(self.num_wrong),
+            "SuperNodes started again by hand": str(self.num_by_hand),
             "differences between budgets and ledgers": str(self.budget_differences),
             "SuperLink's memory, first → last": "{:.0f} → {:.0f} MB".format(*self.megabytes),
             "its slope": "too short to say"
@@ -189,6 +191,7 @@ class Soak:
     num_resumed: int = 0
     num_lost: int = 0
     num_wrong: int = 0
+    num_by_hand: int = 0
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
@@ -309,6 +312,11 @@ def finish(soak: Soak, name: str, *, deadline: float) -> None:
         print(f"{at}: run {name}, attempt {attempt + 1}: {outcome}", flush=True)
         if process.returncode == 0 and len(answered) >= soak.num_clients - 1:
             return
+        if attempt > MAX_FAULTY_ATTEMPTS + 1:  # without faults it is still missing: what an operator would do
+            for number in range(1, soak.num_clients):
+                if f"client-{number - 1:05d}" not in answered:
+                    soak.stage.kill(f"supernode-{number}")
+                    soak.num_by_hand += 1
         rest = time.monotonic() + RESTART_AFTER
         while time.monotonic() < rest:
             soak.tick()
@@ -381,6 +389,7 @@ def judged(soak: Soak) -> Outcome:
         num_double=sum(len(run) - len(set(run)) for run in answers),
         num_hostile=given[hostile],
         num_wrong=soak.num_wrong,
+        num_by_hand=soak.num_by_hand,
         budget_differences=differences,
         megabytes=(weights[0], weights[-1]),
         slope=soak.slope(),

@@ -353,3 +353,19 @@ def test_a_node_that_is_killed_and_comes_back_in_the_same_round_is_asked_again(s
     assert report_of(stage, "returned")["network"]["failures"] == []
     assert_the_engine_gives_the_same_report(results(stage, "returned"), tmp_path, num_clients=NUM_CLIENTS)
     assert spent(stage) == [count + 1 for count in before]
+
+
+def test_a_node_that_was_away_while_the_serverapp_did_not_look_is_asked_again(stage: Stage, tmp_path: Path) -> None:
+    # It says goodbye and is back before anybody asks the SuperLink for its answer: then no error says that it was away.
+    own_id = NODE_ID.findall(stage.log("supernode-4").read_text())[-1]
+    before = spent(stage)
+    process = certify_until_all_but_one_have_answered(stage, "unseen", "reply-timeout=90.0")
+    stage.signal("serverapp", signal.SIGSTOP)
+    stage.kill("clientapp-4")
+    stage.stop("supernode-4")
+    start_again(stage, own_id)
+    stage.signal("serverapp", signal.SIGCONT)
+    assert_ends_with(process, 0, stage)
+    assert report_of(stage, "unseen")["network"]["failures"] == []
+    assert_the_engine_gives_the_same_report(results(stage, "unseen"), tmp_path, num_clients=NUM_CLIENTS)
+    assert spent(stage) == [count + 1 for count in before]
