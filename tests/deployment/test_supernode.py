@@ -21,6 +21,10 @@ def asked(kind: type[InMemoryNodeState]) -> tuple[InMemoryNodeState, int]:
     """A node's state with one question, and the task of the ClientApp that is to answer it, which has been claimed."""
     state = kind(ObjectStoreFactory().store())
     state.set_node_id(1)
+    return state, ask(state)
+
+
+def ask(state: InMemoryNodeState) -> int:
     task = state.create_task(TaskType.CLIENT_APP, RUN)
     assert task is not None
     metadata = Metadata(
@@ -38,7 +42,16 @@ def asked(kind: type[InMemoryNodeState]) -> tuple[InMemoryNodeState, int]:
     metadata.__dict__["_message_id"] = message.object_id
     state.store_message(message)
     state.claim_task(task)
-    return state, task
+    return task
+
+
+def answer(state: InMemoryNodeState) -> Message:
+    """Read the question and reply, as a ClientApp does."""
+    (question,) = state.get_messages_legacy(is_reply=False)
+    reply = Message(RecordDict(), reply_to=question)
+    reply.metadata.__dict__["_message_id"] = reply.object_id
+    state.store_message(reply)
+    return reply
 
 
 def replies(state: InMemoryNodeState) -> list[Message]:
@@ -66,9 +79,29 @@ def test_flowers_own_state_waits_for_ever() -> None:
 def test_what_was_replied_to_gets_no_error(status: str) -> None:
     state, task = asked(NodeState)
     state.activate_task(task)
-    (question,) = state.get_messages_legacy(is_reply=False)
-    answer = Message(RecordDict(), reply_to=question)
-    answer.metadata.__dict__["_message_id"] = answer.object_id
-    state.store_message(answer)
+    reply = answer(state)
     state.finish_task(task, status, "")
-    assert [reply.metadata.message_id for reply in replies(state)] == [answer.object_id]
+    assert replies(state) == [reply]
+
+
+@pytest.mark.parametrize(("kind", "num_replies"), [(NodeState, 1), (InMemoryNodeState, 2)])
+def test_a_question_that_was_given_up_is_not_replied_to_in_place_of_the_next(
+    kind: type[InMemoryNodeState], num_replies: int
+) -> None:
+    """The run ended while the node fetched its first question; nobody takes the reply before the second comes."""
+    state, _ = asked(kind)
+    answer(state)
+    ask(state)
+    reply = answer(state)
+    found = replies(state)
+    assert (len(found), found[-1]) == (num_replies, reply)
+
+
+def test_a_reply_to_a_question_that_was_given_up_is_not_taken() -> None:
+    state, _ = asked(NodeState)
+    (question,) = state.get_messages_legacy(is_reply=False)
+    ask(state)
+    late = Message(RecordDict(), reply_to=question)
+    late.metadata.__dict__["_message_id"] = late.object_id
+    assert state.store_message(late) is None
+    assert replies(state) == []
