@@ -263,7 +263,7 @@ class Soak:
     def slope(self) -> tuple[float, float, int] | None:
         """Megabytes an hour, the same in all lives of the SuperLink; None if they were too short or too few to say."""
         lives = self.warm_memory()
-        if len(lives) < 2 or sum(life[-1, 0] - life[0, 0] for life in lives) < LEAST_WARM:
+        if len(lives) < 3 or sum(life[-1, 0] - life[0, 0] for life in lives) < LEAST_WARM:
             return None
         around = [life - life.mean(axis=0) for life in lives]
         times, sizes = np.concatenate(around).T

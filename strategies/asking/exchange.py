@@ -215,7 +215,8 @@ class Exchange:
             is_back = start is not None and self._starts.setdefault(message_id, start) != start
             if is_back and self._num_resends[place] < MAX_RESENDS:
                 del self._place_of[message_id]
-                self._lost[place] = _Lost(now, Failure(None, FailureReason.NODE_UNAVAILABLE, "the node was away"))
+                away = Failure(None, FailureReason.NODE_UNAVAILABLE, "the node was away")
+                self._lost[place] = _Lost(now + self.return_timeout, away)
 
     def _send_again(self) -> bool:
         """Send what was lost with nodes that are back, give up those that stay away, and return whether any was."""
