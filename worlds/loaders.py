@@ -114,8 +114,8 @@ def leaf(folder: str | Path) -> Federation:
         for user, num_samples, x, y in _users(file):
             if user in found:
                 raise ValueError(
-                    f"a user must stand in them once, got {user!r} again in {file.name}; keep data/train, data/test "
-                    "and runs of preprocess.sh, in folders of their own"
+                    f"a user must stand once in the files, got {user!r} again in {file.name}; keep data/train, "
+                    "data/test and every run of preprocess.sh in folders of their own"
                 )
             if not len(x) == len(y) == num_samples:
                 raise ValueError(
@@ -206,7 +206,7 @@ def _users(file: Path) -> list[tuple[str, int, list[Any], list[Any]]]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         listed, data = zip(content["users"], content["num_samples"], strict=True), content["user_data"]
-        return [(user, num_samples, data[user]["x"], data[user]["y"]) for user, num_samples in listed]
+        return [(user, size, list(data[user]["x"]), list(data[user]["y"])) for user, size in listed]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"a file of LEAF must have users, num_samples of each, and x and y of each in user_data, but {file.name} "

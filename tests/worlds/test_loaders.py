@@ -82,7 +82,7 @@ GOOD = {"a": {"x": [[0.5]], "y": [1]}}
         ({}, r"must hold \.json files, got none in .*; run its preprocess\.sh and name data/test"),
         (
             {"1": (GOOD, {}), "2": (GOOD, {})},
-            r"must stand in them once, got 'a' again in 2\.json; keep data/train, data/test",
+            r"must stand once in the files, got 'a' again in 2\.json; keep data",
         ),
         (
             {"1": ({"a": {"x": [[1]], "y": [1, 0]}}, {})},
@@ -96,6 +96,7 @@ GOOD = {"a": {"x": [[0.5]], "y": [1]}}
         ({"1": (GOOD, {"users": ["a", "b"]})}, r"num_samples of each.* 1\.json has ValueError"),
         ({"1": (GOOD, {"user_data": {}})}, r"user_data, but 1\.json has KeyError \('a'\); leave only files of LEAF"),
         ({"1": (GOOD, {"users": 3})}, r"1\.json has TypeError"),
+        ({"1": (GOOD, {"user_data": {"a": {"x": 3, "y": [1]}}})}, r"1\.json has TypeError"),
     ],
 )
 def test_files_that_leaf_did_not_write_so_are_refused(tmp_path, files, message):
