@@ -1,6 +1,6 @@
 """Federations whose examples have clients of their own: files of LEAF, centres of FLamby, natural ids of flwr-datasets.
 
-Each returns a `Federation`, from which the library takes risks and a simulation its clients (docs/simulations.md).
+Each returns `NaturalClients`, from which the library takes risks and a simulation its clients (docs/simulations.md).
 Errors name files and clients, so they are no `RefusedError`, which a client would send to its server.
 """
 
@@ -27,7 +27,7 @@ _SHOWN = 5  # clients that an error names
 
 
 @dataclass(frozen=True, eq=False)
-class Federation(Mapping[str, Pair]):
+class NaturalClients(Mapping[str, Pair]):
     """Clients by name, with the examples ``(x, y)`` that each holds; always in the same order.
 
     Examples of FLamby and flwr-datasets are read whenever a client is asked for, those of LEAF once.
@@ -52,7 +52,7 @@ class Federation(Mapping[str, Pair]):
             )
         return self[list(self)[partition_id]]
 
-    def split(self, num_clients: int, *, seed: int) -> tuple[Federation, Federation]:
+    def split(self, num_clients: int, *, seed: int) -> tuple[NaturalClients, NaturalClients]:
         """Return so many clients drawn at random, and the others: to ask the first and train on the second.
 
         Raises ValueError unless there are more clients than that.
@@ -62,7 +62,7 @@ class Federation(Mapping[str, Pair]):
             raise ValueError(f"num_clients must be below {len(self)}, all there are, got {num_clients}; ask fewer")
         order = np.random.default_rng(checked_seed(seed)).permutation(list(self)).tolist()
         first, others = (
-            Federation({name: self.readers[name] for name in part})
+            NaturalClients({name: self.readers[name] for name in part})
             for part in (order[:num_clients], order[num_clients:])
         )
         return first, others
@@ -96,7 +96,7 @@ class Federation(Mapping[str, Pair]):
         )
 
 
-def leaf(folder: str | Path) -> Federation:
+def leaf(folder: str | Path) -> NaturalClients:
     """Return the users in the ``.json`` files of a folder of LEAF, such as ``data/test``, in order of their names.
 
     Hierarchies are left out: where LEAF splits by sample, they are not those of the users beside them.
@@ -128,10 +128,10 @@ def leaf(folder: str | Path) -> Federation:
             f"every user must hold examples, got {len(empty)} with none: {', '.join(empty[:_SHOWN])}; run preprocess.sh"
             ' with -k 1, or take them out of "users" and "num_samples": what is certified is about users with examples'
         )
-    return Federation({user: partial(found.__getitem__, user) for user in sorted(found)})
+    return NaturalClients({user: partial(found.__getitem__, user) for user in sorted(found)})
 
 
-def flamby(dataset: Callable[..., Any], *, num_centers: int, train: bool = False, **settings: Any) -> Federation:
+def flamby(dataset: Callable[..., Any], *, num_centers: int, train: bool = False, **settings: Any) -> NaturalClients:
     """Return the centres of a dataset of FLamby: center-0, center-1 and so on.
 
     Parameters
@@ -163,10 +163,10 @@ def flamby(dataset: Callable[..., Any], *, num_centers: int, train: bool = False
             )
         return _arrays(*zip(*pairs, strict=True))
 
-    return Federation({f"center-{center}": partial(read, center) for center in range(count)})
+    return NaturalClients({f"center-{center}": partial(read, center) for center in range(count)})
 
 
-def by_natural_id(partitioner: Any, *, x: str, y: str) -> Federation:
+def by_natural_id(partitioner: Any, *, x: str, y: str) -> NaturalClients:
     """Return the clients of flwr-datasets' ``NaturalIdPartitioner``, by their natural ids, in its order.
 
     Parameters
@@ -198,7 +198,7 @@ def by_natural_id(partitioner: Any, *, x: str, y: str) -> Federation:
         partition = partitioner.load_partition(number)
         return _arrays(partition[x], partition[y])
 
-    return Federation({name: partial(read, number) for number, name in enumerate(names)})
+    return NaturalClients({name: partial(read, number) for number, name in enumerate(names)})
 
 
 def _users(file: Path) -> list[tuple[str, int, list[Any], list[Any]]]:

@@ -14,7 +14,7 @@ import riskband as rb
 from protocol.models import save_checkpoint
 from riskband.checks import RefusedError
 from simulations.__main__ import main
-from worlds.loaders import Federation, by_natural_id, flamby, leaf
+from worlds.loaders import NaturalClients, by_natural_id, flamby, leaf
 
 
 def write_leaf(folder, name, data, **changed):
@@ -289,7 +289,7 @@ def test_what_is_no_loss_of_single_examples_is_refused(losses, message):
 
 
 def numbered(num_clients):
-    return Federation({f"{k:02d}": lambda k=k: (np.full(3, k), np.zeros(3, int)) for k in range(num_clients)})
+    return NaturalClients({f"{k:02d}": lambda k=k: (np.full(3, k), np.zeros(3, int)) for k in range(num_clients)})
 
 
 def test_a_split_is_a_fair_draw_of_clients_that_a_seed_repeats():
