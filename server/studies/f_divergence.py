@@ -20,6 +20,7 @@ from server.settings import UNTIL_DECIDED, RunConfig
 from server.studies import target_network as networks
 from server.studies.study import Evaluation, Study, UnderTest, loss_query
 from strategies.f_divergence import FDivergence
+from worlds.population import groups_of
 from worlds.targets import HOW_TO_CHANGE, target_changes, target_spec
 
 if TYPE_CHECKING:
@@ -32,6 +33,14 @@ _GROUP = "group:"
 def _group(target: str) -> str:
     """The group of clients that are of the target network; "" if there is none."""
     return target.removeprefix(_GROUP) if target.startswith(_GROUP) else ""
+
+
+def _may_be(group: str, known: Mapping[str, Any]) -> bool:
+    """Return True, also of any group that owners may name; raises ValueError if the simulation makes others."""
+    made = [each.name for each in groups_of(known.get("group_sigmas", ()), known.get("group_angles", ()))]
+    if made and group not in made:
+        raise ValueError(f"the groups are {', '.join(made)}")
+    return True
 
 
 class Settings(Section):
@@ -73,7 +82,9 @@ class FDivergenceStudy(Study):
 
     settings: ClassVar[type[Section]] = Settings
     rules: ClassVar[Mapping[str, Rule]] = {
-        "target": lambda target, known: not target or bool(_group(target)) or known.get("num_unseen", 2) >= 2,
+        "target": lambda target, known: (
+            _may_be(_group(target), known) if _group(target) else not target or known.get("num_unseen", 2) >= 2
+        ),
         "num_target_clients": lambda size, known: (
             size <= known.get("num_unseen", size) or not known.get("target") or bool(_group(known["target"]))
         ),
@@ -112,9 +123,10 @@ class FDivergenceStudy(Study):
     ) -> Sequence[Any]:
         """Return the network of ``target``, if there is one."""
         chosen = config.of(Settings)
-        if not chosen.target:
+        group = _group(chosen.target)
+        if not chosen.target or (group and conclusion.target is None):
             return ()
-        if group := _group(chosen.target):
+        if group:
             risks = np.empty(0)
             if config.network.num_unseen:
                 risks = unseen_clients(config, tested.models[0]).group_risks(group)
@@ -157,13 +169,14 @@ class FDivergenceStudy(Study):
         return [name for name, each in report["certificates"].items() if is_of_target(each["kind"])]
 
     def lines(self, report: Mapping[str, Any]) -> Iterator[str]:
-        """Yield how far the target network is."""
+        """Yield how far the target network is, or that nothing is known of it."""
         if report.get("target"):
             yield from networks.target_lines(report["target"])
+        elif group := _group(report["config"]["target"]):
+            yield networks.NOT_THERE.format(group)
 
     def within(self, entry: Mapping[str, Any], point: Mapping[str, float]) -> str:
         """Return the divergence and its budget, where there are any."""
         if "budget" not in point:
             return "like the source"
-        unit = DIVERGENCES[entry["divergence"]].title.removesuffix(" divergence")
-        return f"within {unit} {point['budget']:g}"
+        return f"within {networks.short_title(entry['divergence'])} {point['budget']:g}"

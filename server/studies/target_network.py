@@ -31,6 +31,12 @@ from worlds.targets import target_spec
 NUM_BINS = (10, 50)
 """Of the histograms: 10 is that of [RE]."""
 
+NOT_THERE = (
+    "NO TARGET NETWORK: fewer than two of the clients that answered are in the group {!r}, so nothing is said of it, and "
+    "its half of delta is unused. What is certified is of clients outside of that group. ledger.jsonl has the group "
+    "that each client named; where it is wrong, name the right one in the node config, and ask again in a new run."
+)
+
 
 @dataclass(frozen=True, eq=False)
 class TargetNetwork:
@@ -143,21 +149,25 @@ def _checks(
         }
 
 
+def short_title(divergence: str) -> str:
+    """Return what a divergence is called before a budget: "KL", "χ²"."""
+    return rb.DIVERGENCES[divergence].title.removesuffix(" divergence")
+
+
 def target_table(section: Mapping[str, Any]) -> Table:
     """Return the table of what is certified at each budget beside the target network."""
-    asked = f">with {section['num_asked']} of its clients"
-    headers = ">mean risk at most", asked, ">it is", "both hold", ">every share: margin", "holds"
+    asked = f">the same with {section['num_asked']} of its clients"
     title = f"the target network ({section['change']}), {section['num_clients'] or section['num_asked']} clients"
-    table = new_table(title, "within", "which is", *headers)
+    heads = "within", "a budget", ">mean risk at most", asked, ">its mean risk", "means hold", "shares hold"
+    table = new_table(title, *heads)
     for check in section["checks"]:
         table.add_row(
-            f"{check['divergence']} {check['budget']:.4g}",
+            f"{short_title(check['divergence'])} {check['budget']:.4g}",
             check["budget_is"].replace("_", " ") + (", too small" if check["is_refuted"] else ""),
             upper_bound(check["worst_mean"]),
             upper_bound(check["target_mean"]),
             number(section["mean_risk"]),
             VERDICTS[check["mean_holds"] and check["target_mean_holds"] is not False],
-            number(check["cdf_smallest_margin"]),
             VERDICTS[check["cdf_holds"]],
         )
     return table
@@ -173,6 +183,6 @@ def target_lines(section: Mapping[str, Any]) -> Iterator[str]:
             for found in [distance[f"estimate_{bins}_bins"]]
         )
         yield (
-            f"Target network, {name} divergence from the source: {at_least} ({distance['validity']}, confidence "
+            f"Target network, {rb.DIVERGENCES[name].title} from the source: {at_least} ({distance['validity']}, confidence "
             f"{sure}); estimates from histograms of risks: {estimates}. {capital(NO_UPPER_BOUND)}."
         )
