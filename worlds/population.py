@@ -7,7 +7,7 @@ exactly here. Nothing is partitioned, so clients do not compete for images and t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any

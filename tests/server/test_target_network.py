@@ -233,7 +233,7 @@ def test_without_a_source_there_is_no_report(tmp_path, defaults):
 
 
 def test_a_group_that_a_simulation_does_not_make_is_refused_and_so_is_what_has_no_derivation(tmp_path, defaults):
-    with pytest.raises(ConfigError, match="'group:sigma-7'; the groups are sigma-0.05, sigma-0.6"):
+    with pytest.raises(ConfigError, match=r"'group:sigma-7'; the groups are sigma-0\.05, sigma-0\.6"):
         run_app(tmp_path / "none", defaults, **IN_GROUPS | {"target": "group:sigma-7"})
     for wrong in ({"missing": "worst"}, {"contamination": 1}, {"privacy": "laplace:1"}, {"target": "group:"}):
         with pytest.raises(ConfigError):
