@@ -118,6 +118,7 @@ def _members(outcome: RoundOutcome[Any], group: str, *, are_meant: bool) -> Roun
         return outcome
     found = tuple(each for each in outcome.answers if (each.group == group) == are_meant)
     if len(found) < 2 and not are_meant:
-        rule = f"two clients or more must be outside of the group {group!r} of the target network, got {len(found)}"
-        raise ValueError(f"{rule}; name others in their node configs, and ask again in a new run")
+        raise ValueError(
+            f"two clients or more must be outside of the group {group!r}, got {len(found)}; ask others, too"
+        )
     return replace(outcome, answers=found)

@@ -45,9 +45,9 @@ class UntilDecided(CertifyingStrategy):
     reader: Reader
     batch_size: int
     max_clients: int = 0  # not more of them are asked; 0: all
-    # Called with the last client of the order that has had its turn, before the answers are looked at; and those with
-    # which it was called in the interrupted run.
-    on_look: Callable[[str], None] | None = None
+    # Called before the answers are looked at, with the last client in the order whose turn has come as `client_id`; and
+    # those with which it was called in the interrupted run.
+    on_look: Callable[..., None] | None = None
     looked_at: Collection[str] = ()
 
     def __post_init__(self) -> None:
@@ -105,7 +105,7 @@ class UntilDecided(CertifyingStrategy):
     def _sequence(self, answers: Any) -> rb.Sequence:
         """All answers so far in their order, which was settled before any of them came."""
         if self.on_look is not None:
-            self.on_look(self._last)
+            self.on_look(client_id=self._last)
         sequence = rb.Sequence(self.requirements, delta=self.delta, of=type(answers), order="committed")
         sequence.add(answers)
         return sequence

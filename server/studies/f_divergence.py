@@ -35,12 +35,10 @@ def _group(target: str) -> str:
     return target.removeprefix(_GROUP) if target.startswith(_GROUP) else ""
 
 
-def _may_be(group: str, known: Mapping[str, Any]) -> bool:
-    """Return True, also of any group that owners may name; raises ValueError if the simulation makes others."""
+def _may_be(target: str, known: Mapping[str, Any]) -> bool:
+    """Return whether a target may be: in a simulation with groups one of these, in others any that owners may name."""
     made = [each.name for each in groups_of(known.get("group_sigmas", ()), known.get("group_angles", ()))]
-    if made and group not in made:
-        raise ValueError(f"the groups are {', '.join(made)}")
-    return True
+    return not target or (not made or _group(target) in made if _group(target) else known.get("num_unseen", 2) >= 2)
 
 
 class Settings(Section):
@@ -55,7 +53,7 @@ class Settings(Section):
     thresholds: int = Field(ge=1, le=10_000, description="the number of risks at which curves are read")
     target: Annotated[str, rule(lambda text: bool(_group(text)) or target_changes(text) is not None)] = Field(
         description=f'{HOW_TO_CHANGE}; it has num-unseen clients, at least 2; or "{_GROUP}NAME": those of the run in '
-        "this group, with missing ignore and contamination 0; both need a run without privacy"
+        "this group, such as sigma-0.3 of group-sigmas, with missing ignore and contamination 0; neither with privacy"
     )
     num_target_clients: Annotated[int, rule(lambda number: number != 1)] = Field(
         ge=0, description="so many of num-unseen clients of a target network are asked, at least 2; 0 means: all"
@@ -82,9 +80,7 @@ class FDivergenceStudy(Study):
 
     settings: ClassVar[type[Section]] = Settings
     rules: ClassVar[Mapping[str, Rule]] = {
-        "target": lambda target, known: (
-            _may_be(_group(target), known) if _group(target) else not target or known.get("num_unseen", 2) >= 2
-        ),
+        "target": _may_be,
         "num_target_clients": lambda size, known: (
             size <= known.get("num_unseen", size) or not known.get("target") or bool(_group(known["target"]))
         ),
@@ -173,7 +169,10 @@ class FDivergenceStudy(Study):
         if report.get("target"):
             yield from networks.target_lines(report["target"])
         elif group := _group(report["config"]["target"]):
-            yield networks.NOT_THERE.format(group)
+            said = (
+                f"NO TARGET NETWORK: fewer than two clients that answered are in the group {group!r}, so all of this is"
+            )
+            yield f"{said} about others. ledger.jsonl has the group of each: if it is wrong, repair it and ask again."
 
     def within(self, entry: Mapping[str, Any], point: Mapping[str, float]) -> str:
         """Return the divergence and its budget, where there are any."""

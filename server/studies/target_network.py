@@ -31,12 +31,6 @@ from worlds.targets import target_spec
 NUM_BINS = (10, 50)
 """Of the histograms: 10 is that of [RE]."""
 
-NOT_THERE = (
-    "NO TARGET NETWORK: fewer than two of the clients that answered are in the group {!r}, so nothing is said of it. All "
-    "else is about clients outside of it. ledger.jsonl has the group that each named; where it is wrong, repair the "
-    "node config and ask again in a new run."
-)
-
 
 @dataclass(frozen=True, eq=False)
 class TargetNetwork:
@@ -177,13 +171,12 @@ def target_lines(section: Mapping[str, Any]) -> Iterator[str]:
     """Yield how far the target network is, one line for each divergence."""
     for name, distance in section["divergence"].items():
         at_least, sure = f"at least {rounded_down(distance['lower_bound'])}", confidence(distance["delta"])
-        title = rb.DIVERGENCES[name].title
         estimates = ", ".join(
             f"{'infinite' if found is None else format(found, '.4g')} with {bins} bins"
             for bins in NUM_BINS
             for found in [distance[f"estimate_{bins}_bins"]]
         )
         yield (
-            f"Target network, {title} from the source: {at_least} ({distance['validity']}, confidence "
-            f"{sure}); estimates from histograms of risks: {estimates}. {capital(NO_UPPER_BOUND)}."
+            f"Target network, {rb.DIVERGENCES[name].title} from the source: {at_least} ({distance['validity']}, "
+            f"confidence {sure}); estimates from histograms of risks: {estimates}. {capital(NO_UPPER_BOUND)}."
         )

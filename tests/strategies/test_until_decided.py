@@ -200,7 +200,7 @@ def test_a_resumed_run_goes_on_in_the_same_order_and_asks_nobody_twice():
 def until_decided(requirement, network, **settings):
     """Run as `run`, and return with the conclusion the clients at whose turn the answers were looked at."""
     looked_at = []
-    found = run(requirement, network, on_look=looked_at.append, **settings)
+    found = run(requirement, network, on_look=lambda client_id: looked_at.append(client_id), **settings)
     return found, looked_at
 
 
@@ -235,7 +235,12 @@ def test_who_failed_is_asked_again_as_long_as_nobody_looked():
     """A run that misses its quorum says nothing of the others, and goes on once the clients are repaired."""
     looked_at = []
     with pytest.raises(QuorumError):
-        run(PASSES, Network(those(ORDER[:5], raising)), quorum=0.9, on_look=looked_at.append)
+        run(
+            PASSES,
+            Network(those(ORDER[:5], raising)),
+            quorum=0.9,
+            on_look=lambda client_id: looked_at.append(client_id),
+        )
     assert looked_at == []
     assert order_of(run(PASSES, Network(), quorum=0.9, earlier=(), looked_at=looked_at))[:5] == ORDER[:5]
 
