@@ -168,7 +168,7 @@ class FDivergenceStudy(Study):
         """Yield how far the target network is, or that nothing is known of it."""
         if report.get("target"):
             yield from networks.target_lines(report["target"])
-        elif group := _group(report["config"]["target"]):
+        elif group := _group(report["config"].get("target", "")):
             said = (
                 f"NO TARGET NETWORK: fewer than two clients that answered are in the group {group!r}, so all of this is"
             )
