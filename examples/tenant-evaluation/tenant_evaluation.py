@@ -52,4 +52,4 @@ def mean_loss(tool: str, log: Path, score: str) -> tuple[float, int]:
     """Return the mean loss over all prompts of a log, 1 minus the score, and their number."""
     tasks = EVALUATIONS[tool](log, "task").frame
     sizes = tasks[NUM_EXAMPLES]
-    return 1.0 - float(np.average(tasks[score], weights=sizes)), int(np.sum(sizes))
+    return float(np.average(1.0 - tasks[score], weights=sizes)), int(np.sum(sizes))
