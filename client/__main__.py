@@ -51,16 +51,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         own = parse_config_args([options.node_config])
         name = client_id(own)
-        if own.keys().isdisjoint((DATA_KEY, EVALUATOR_KEY)):
-            keys = f"the key {DATA_KEY!r} or {EVALUATOR_KEY!r}"
-            raise ValueError(f"the node config must have {keys} for a dry run; see docs/clients.md")
+        is_evaluated = EVALUATOR_KEY in own and options.model == NO_MODEL
+        if not (is_evaluated or DATA_KEY in own):
+            keys = f"the key {DATA_KEY!r} for a dry run, or {EVALUATOR_KEY!r} for one without --model"
+            raise ValueError(f"the node config must have {keys}; see docs/clients.md")
         budget = budget_from_config(own)
         record = record_from_config(own)
         privacy = privacy_from_config(own)
         query: Query = LossQuery(options.loss, NO_MODEL, (), 0)
         arrays: dict[str, np.ndarray] = {}
         reply = None
-        if EVALUATOR_KEY in own:
+        if is_evaluated:
             reply = _reply(query, arrays, own)  # once: what it calls may take hours
             if reply.has_error():
                 return _say_refusal(reply)

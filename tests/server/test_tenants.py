@@ -197,13 +197,13 @@ def needs(tool):
 def test_simulated_tenants_run_inspect_and_the_model_is_wrong_where_there_is_a_carry(tmp_path, run):
     needs("inspect_ai")
     module = importlib.import_module("simulated_tenants")
-    report = run([{"evaluator": "simulated_tenants:risk"}] * 5)
-    sums = [[sample.input.split()[::2] for sample in module.prompts_of(tenant)] for tenant in range(5)]
+    report = run([{"evaluator": "simulated_tenants:risk"}] * 3)
+    sums = [[sample.input.split()[::2] for sample in module.prompts_of(tenant)] for tenant in range(3)]
     wrong = [sum(int(one[-1]) + int(other[-1]) > 9 for one, other in found) for found in sums]
     stored = json.loads((tmp_path / "out" / "certificates" / "mean.json").read_text())
     assert sorted(stored["recipe"]["answers"]["values"]) == pytest.approx(sorted(each / 50 for each in wrong))
     assert sum(wrong) > 0
-    assert report["network"]["mean_empirical_risk"] == pytest.approx(sum(wrong) / 250)
+    assert report["network"]["mean_empirical_risk"] == pytest.approx(sum(wrong) / 150)
 
 
 @pytest.mark.slow
