@@ -75,7 +75,11 @@ def evaluated(query: Query, context: Context) -> tuple[float, int]:
     # The server may have named it: only what is meant to be called so is called.
     if list(inspect.signature(function).parameters) != ["context"]:
         raise RefusedError(f"the function of {EVALUATOR_KEY!r} must have one parameter, called context")
-    return _checked(function(context))
+    try:
+        said = function(context)
+    except RefusedError as error:  # of a library that the function calls: not our words, which may travel
+        raise ValueError from error
+    return _checked(said)
 
 
 def as_examples(risk: float, num_examples: int) -> Examples:

@@ -26,6 +26,7 @@ from worlds import federations
 SCENARIO = Path(__file__).resolve().parents[2] / "simulations" / "scenarios" / "insteval.toml"
 FOREST = """
 import numpy as np
+from riskband.checks import RefusedError
 from sklearn.datasets import load_digits
 from sklearn.tree import DecisionTreeClassifier
 
@@ -55,6 +56,7 @@ def percent(context): return 12.5, 10
 def nothing(context): return None
 def empty(context): return 0.5, 0
 def broken(context): raise ValueError("the secret of hospital 7")
+def refused(context): raise RefusedError("the secret of hospital 7")  # as a library may that the function calls
 def half(context): return 0.55, 10
 """
 
@@ -199,6 +201,7 @@ def test_a_function_that_says_no_mean_loss_is_refused(name, said):
     ("name", "said"),
     [
         ("broken", "calling the client's evaluator failed with ValueError; the details are in"),
+        ("refused", "calling the client's evaluator failed with ValueError; the details are in"),
         ("half", "a zero_one risk is a whole number out of num_examples, got 0.55 of 10"),
     ],
 )
