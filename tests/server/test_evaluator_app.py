@@ -198,10 +198,22 @@ def test_a_function_that_says_no_mean_loss_is_refused(name, said):
 
 
 @pytest.mark.parametrize(
+    ("own", "kind", "words"),
+    [({"evaluator": "my_forest:refused"}, ValueError, "^$"), ({}, RefusedError, "secret")],
+    ids=["an owner's", "simulated"],
+)
+def test_words_of_a_library_reach_nobody_but_in_a_simulation(own, kind, words):
+    run_config = {"evaluator": "my_forest:refused"}
+    context = Context(run_id=1, node_id=1, node_config=own, state=RecordDict(), run_config=run_config)
+    with pytest.raises(kind, match=words) as caught:
+        evaluated(LossQuery("zero_one", NO_MODEL, (), 0), context)
+    assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize(
     ("name", "said"),
     [
         ("broken", "calling the client's evaluator failed with ValueError; the details are in"),
-        ("refused", "calling the client's evaluator failed with ValueError; the details are in"),
         ("half", "a zero_one risk is a whole number out of num_examples, got 0.55 of 10"),
     ],
 )
