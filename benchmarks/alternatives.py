@@ -41,9 +41,10 @@ _GRID = (np.arange(20_000) + 0.5) / 20_000
 class Network(NamedTuple):
     """What K clients measured, and what the distribution is that they were drawn from."""
 
-    wrong: FloatArray  # shape (num_clients,), numbers of wrong examples
+    wrong: FloatArray  # shape (num_clients,), numbers of wrong examples, or sums of losses in [0, 1]
     rng: np.random.Generator
-    num_examples: int = NUM_EXAMPLES
+    num_examples: FloatArray | int = NUM_EXAMPLES  # one number, or one for each client
+    squares: FloatArray | None = None  # sums of squared losses; None: every loss is 0 or 1
 
     @property
     def measured(self) -> FloatArray:
@@ -53,7 +54,12 @@ class Network(NamedTuple):
     @property
     def answers(self) -> rb.ClientRisks:
         """The same for riskband."""
-        return rb.ClientRisks(self.measured, self.num_examples)
+        return rb.ClientRisks(self.measured, self.num_examples, self.is_error)
+
+    @property
+    def is_error(self) -> bool:
+        """Whether every loss is 0 or 1."""
+        return self.squares is None
 
     @property
     def resampled(self) -> FloatArray:
@@ -63,7 +69,7 @@ class Network(NamedTuple):
 
 def pooled(network: Network) -> tuple[float, float]:
     """Number of wrong examples and of all, as if one sample had been drawn."""
-    return float(network.wrong.sum()), float(network.wrong.size * network.num_examples)
+    return float(network.wrong.sum()), float(np.broadcast_to(network.num_examples, network.wrong.shape).sum())
 
 
 def pooled_exact(network: Network) -> float:
@@ -76,6 +82,14 @@ def pooled_wilson(network: Network) -> float:
     """Wilson's limit of all examples as one sample."""
     wrong, size = pooled(network)
     return float(stats.binomtest(int(wrong), int(size)).proportion_ci(1.0 - 2.0 * DELTA, "wilson").high)
+
+
+def pooled_normal(network: Network) -> float:
+    """The mean of all examples and 1.64 standard errors."""
+    total, size = pooled(network)
+    squares = total if network.squares is None else float(network.squares.sum())
+    error = np.sqrt((squares - total**2 / size) / (size - 1.0) / size)
+    return float(total / size + stats.norm.ppf(1.0 - DELTA) * error)
 
 
 def pooled_bootstrap(network: Network) -> float:
@@ -131,8 +145,8 @@ def bootstrapped_gini(network: Network) -> tuple[float, float]:
 
 
 def ends(certificate: rb.Certificate) -> tuple[float, float]:
-    """Both ends of a certificate."""
-    return float(np.asarray(certificate.lower)), float(certificate.value)
+    """Both ends of a certificate; 0 where it has no lower one."""
+    return float(np.asarray(0.0 if certificate.lower is None else certificate.lower)), float(certificate.value)
 
 
 def published_gini(network: Network) -> tuple[float, float]:
@@ -143,6 +157,7 @@ def published_gini(network: Network) -> tuple[float, float]:
 MEANS: Mapping[str, Callable[[Network], float]] = {
     "all examples pooled, Clopper-Pearson": pooled_exact,
     "all examples pooled, Wilson": pooled_wilson,
+    "all examples pooled, normal": pooled_normal,
     "bootstrap over examples": pooled_bootstrap,
     "t over clients": students_t,
     "clustered standard errors": clustered_errors,
@@ -161,6 +176,15 @@ GINI: Mapping[str, Callable[[Network], tuple[float, float]]] = {
     "riskband": lambda net: ends(rb.dispersion_certificate(net.answers, "gini", delta=DELTA)),
 }
 
+
+FOR_ERRORS = {
+    "all examples pooled, Clopper-Pearson",
+    "all examples pooled, Wilson",
+    "bootstrap over examples",
+    "random effects, DerSimonian-Laird",
+    "random effects, Hartung-Knapp",
+}
+"""Methods that take a loss for a count."""
 
 # Of the figure: the other ways to pool or to resample are hardly told apart from these.
 _SHOWN: Mapping[str, tuple[str, str, str]] = {
@@ -193,25 +217,53 @@ def networks(law: MetaDistribution, num_clients: int, num_networks: int) -> Iter
         yield Network(wrong[:-1], rng), float(measured[-1])
 
 
-def rows(world: str, num_clients: int, num_networks: int) -> Iterator[Row]:
-    """Yield how often each method is false, and how wide it is."""
+def rows(world: str, num_clients: int, num_networks: int) -> list[Row]:
+    """Return how often each method is false, and how wide it is."""
     law = WORLDS[world]
-    mean, unequal = law.mean_risk(), float(gini(law.risk_quantile(_GRID)))
-    found: dict[tuple[str, str], list[tuple[bool, float]]] = {}
+    truth = {"mean": law.mean_risk(), "gini": float(gini(law.risk_quantile(_GRID)))}
+    found = Found()
     for network, following in networks(law, num_clients, num_networks):
-        for method, bound in MEANS.items():
+        found.judge(network, following, truth)
+    return found.rows(world, num_clients)
+
+
+def applicable(
+    methods: Mapping[str, Callable[[Network], float]], network: Network
+) -> Iterator[tuple[str, Callable[[Network], float]]]:
+    """Yield the methods that losses of this kind can be given to."""
+    return ((name, method) for name, method in methods.items() if network.is_error or name not in FOR_ERRORS)
+
+
+class Found:
+    """What methods said of networks of one kind, and whether it was false."""
+
+    def __init__(self) -> None:
+        self._each: dict[tuple[str, str, float], list[tuple[bool, float]]] = {}
+
+    def add(self, question: str, method: str, *, is_false: bool, width: float, allowed: float = DELTA) -> None:
+        """Take down what a method says of one more network."""
+        self._each.setdefault((question, method, allowed), []).append((is_false, width))
+
+    def judge(self, network: Network, following: float, truth: Mapping[str, float]) -> None:
+        """Ask all methods, where the mean and the Gini coefficient are known and what one more client measures."""
+        for method, bound in applicable(MEANS, network):
             value = bound(network)
-            found.setdefault(("mean", method), []).append((value < mean, value))
-        for method, bound in NEXT.items():
+            self.add("mean", method, is_false=value < truth["mean"], width=value)
+        for method, bound in applicable(NEXT, network):
             value = bound(network)
-            found.setdefault(("next", method), []).append((following > value, value))
+            rank = 1.0 / (network.wrong.size + 1)
+            self.add("next", method, is_false=following > value, width=value, allowed=rank)
         for method, interval in GINI.items():
             low, high = interval(network)
-            found.setdefault(("gini", method), []).append((not low <= unequal <= high, high - low))
-    for (question, method), each in found.items():
-        share_false, width = np.mean(each, axis=0).tolist()
-        allowed = 1.0 / (num_clients + 1) if question == "next" else DELTA
-        yield Row(question, world, num_clients, method, share_false, allowed, width)
+            self.add("gini", method, is_false=not low <= truth["gini"] <= high, width=high - low)
+
+    def rows(self, world: str, num_clients: int) -> list[Row]:
+        """Return the share of false statements and the mean width of each method."""
+        means = {key: np.mean(each, axis=0).tolist() for key, each in self._each.items()}
+        return [
+            Row(question, world, num_clients, method, share_false, allowed, width)
+            for (question, method, allowed), (share_false, width) in means.items()
+        ]
 
 
 def figure(made: list[Row]) -> Figure:

@@ -94,3 +94,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False  # the order of the collection, not the files with the most tests first
     return ByFile(config, log)
+
+
+@pytest.fixture(scope="session")
+def tables() -> None:
+    """The tables of natural federations, fetched unless they are there."""
+    from worlds import federations
+
+    try:
+        federations.fetch()
+    except ValueError as error:
+        pytest.skip(str(error))

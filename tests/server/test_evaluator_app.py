@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 import json
 import sys
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,9 +21,12 @@ from server.config import load_config
 from server.problems import ConfigError
 from strategies.asking.query import QuorumError
 from tests.server.running import run_app
+from worlds import federations
 
+SCENARIO = Path(__file__).resolve().parents[2] / "simulations" / "scenarios" / "insteval.toml"
 FOREST = """
 import numpy as np
+from riskband.checks import RefusedError
 from sklearn.datasets import load_digits
 from sklearn.tree import DecisionTreeClassifier
 
@@ -51,6 +56,7 @@ def percent(context): return 12.5, 10
 def nothing(context): return None
 def empty(context): return 0.5, 0
 def broken(context): raise ValueError("the secret of hospital 7")
+def refused(context): raise RefusedError("the secret of hospital 7")  # as a library may that the function calls
 def half(context): return 0.55, 10
 """
 
@@ -192,6 +198,19 @@ def test_a_function_that_says_no_mean_loss_is_refused(name, said):
 
 
 @pytest.mark.parametrize(
+    ("own", "kind", "words"),
+    [({"evaluator": "my_forest:refused"}, ValueError, "^$"), ({}, RefusedError, "secret")],
+    ids=["an owner's", "simulated"],
+)
+def test_words_of_a_library_reach_nobody_but_in_a_simulation(own, kind, words):
+    run_config = {"evaluator": "my_forest:refused"}
+    context = Context(run_id=1, node_id=1, node_config=own, state=RecordDict(), run_config=run_config)
+    with pytest.raises(kind, match=words) as caught:
+        evaluated(LossQuery("zero_one", NO_MODEL, (), 0), context)
+    assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize(
     ("name", "said"),
     [
         ("broken", "calling the client's evaluator failed with ValueError; the details are in"),
@@ -269,3 +288,12 @@ def test_what_does_not_fit_an_evaluator_is_refused_at_once(defaults, changes, sa
     with pytest.raises(ConfigError) as caught:
         load_config(usual | changes)
     assert said in str(caught.value)
+
+
+@pytest.mark.slow
+def test_lecturers_are_certified_by_those_who_train_no_model(tables, defaults, tmp_path):
+    scenario = tomllib.loads(SCENARIO.read_text(encoding="utf-8"))
+    report = run_app(tmp_path, defaults, **scenario | {"num-clients": 60})
+    assert report["network"]["num_answered"] == 60
+    risks = federations.evaluated("insteval-lecturers").answers.values
+    assert risks.mean() <= report["certificates"]["mean"]["value"] < 0.4
