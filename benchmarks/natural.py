@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import riskband as rb
-from benchmarks.alternatives import DELTA, MEANS, Found, Network, Row, applicable, ends, gini
+from benchmarks.alternatives import DELTA, MEANS, Found, Network, Row, applicable, ends, gini, students_t
 from riskband.answers.design import Design
 from riskband.checks import FloatArray
 from riskband.plots.bands import save_figure
@@ -119,7 +119,10 @@ def rows_in_clusters(name: str, num_clients: int, num_draws: int) -> list[Row]:
         for method, bound in applicable(MEANS, network):
             value = bound(network)
             found.add("mean", method, is_false=value < risks.mean(), width=value)
-        if len(set(names[asked])) > 1:
+        if len(clusters := np.unique(names[asked])) > 1:
+            means = np.array([network.measured[names[asked] == each].mean() for each in clusters])
+            value = students_t(Network(means, network.rng, 1))
+            found.add("mean", "t over clusters", is_false=value < by_cluster, width=value)
             grouped = rb.ClientRisks(
                 network.measured, network.num_examples, network.is_error, design=Design(clusters=names[asked].tolist())
             )
