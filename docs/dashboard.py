@@ -65,8 +65,8 @@ def watch(folder: Path, is_over: threading.Event) -> None:
 
 def draw(panels: list[dict[str, Any]], address: str, *, start: float, end: float, file: Path) -> None:
     """Draw the panels where the dashboard has them."""
-    figure = plt.figure(figsize=(15, 10))
-    grid = figure.add_gridspec(3, 24, left=0.08, right=0.98, top=0.96, bottom=0.06, hspace=0.4, wspace=6)
+    figure = plt.figure(figsize=(15, 10), layout="constrained")  # which leaves room for the labels
+    grid = figure.add_gridspec(3, 24)
     for panel in panels:
         place = panel["gridPos"]
         axes = figure.add_subplot(grid[place["y"] // 8, place["x"] : place["x"] + place["w"]])
@@ -85,7 +85,8 @@ def draw(panels: list[dict[str, Any]], address: str, *, start: float, end: float
             for label, values in found.items():
                 seconds, numbers = np.array(values).T
                 axes.step(seconds - start, numbers, where="post", label=label)
-            axes.legend(fontsize=7)
+            axes.margins(y=0.3)  # above the lines is room for the legend
+            axes.legend(fontsize=7, loc="upper left")
             axes.set(xlim=(0, end - start), ylim=(0, None), xlabel="seconds")
         elif panel["type"] == "bargauge":
             labels = sorted(found, key=lambda label: float(label.split()[0]))

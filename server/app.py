@@ -6,6 +6,7 @@ import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from server.config import load_config
 from server.preparation import PREPARING, handed_over, hash_before_asking, prepared
 from server.report.report import write_report
 from server.report.table import print_report
-from server.run.folder import LEDGER_FILE, ResultFolder, RunDisplay, settled
+from server.run.folder import EVENTS_FILE, LEDGER_FILE, ResultFolder, RunDisplay, read_events, settled
 from server.run.ledger import Ledger, require_resumable
 from server.run.lock import lock_for_run
 from server.run.metrics import exporting
@@ -38,6 +39,7 @@ app = ServerApp()
 gc.freeze()  # what is loaded stays: no collection looks at it again, nor the last one, for half a second, at the end
 
 _OPEN_IN_SIMULATION = 32
+_LOOK = "answers_looked_at"
 
 
 @app.main()
@@ -85,7 +87,7 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
         folder.log_event(begun, num_answers_in_ledger=num_earlier, ledger_hash=ledger.hash)
         display = RunDisplay(folder, ledger)
         settings = _settings(config, ledger, display) | _of_simulation(grid)
-        strategy = _asking(study.strategy(config, tested, settings), config, settings)
+        strategy = _asker(study.strategy(config, tested, settings), config, settings, folder)
         result = strategy.start(metered, to_array_record(tested.arrays)).conclusion
         recorded = ledger.recorded
     folder.log_event("answers_settled", **settled(result.outcome))
@@ -131,12 +133,14 @@ def _settings(config: RunConfig, ledger: Ledger, display: RunDisplay) -> dict[st
     }
 
 
-def _asking(strategy: QueryStrategy, config: RunConfig, settings: dict[str, Any]) -> QueryStrategy:
+def _asker(strategy: QueryStrategy, config: RunConfig, settings: dict[str, Any], folder: ResultFolder) -> QueryStrategy:
     """What asks the question of a strategy: itself, or what stops when what is required is decided."""
     if config.asking.ask != UNTIL_DECIDED:
         return strategy
     batches = config.asking.model_dump(include={"batch_size", "max_clients"})
     assert isinstance(strategy, Reader)  # of a study that can stop
+    looks = (each for each in read_events(folder.path / EVENTS_FILE) if each["event"] == _LOOK)
+    batches |= {"looked_at": {each["client_id"] for each in looks}, "on_look": partial(folder.log_event, _LOOK)}
     return UntilDecided(strategy.query, reader=strategy, **batches, **settings)
 
 

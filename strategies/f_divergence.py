@@ -33,7 +33,7 @@ class FDivergenceConclusion(Conclusion):
     # Of clients that are no independent draws there is neither a band nor what is read off it.
     # If nothing is required of few clients, "next_client" comes first; its probability may stand beside delta.
     band: rb.Band | None
-    target: rb.ClientRisks | None = None  # of the clients of the target network, if some were asked, too
+    target: rb.ClientRisks | None = None  # of the clients of the target network, if two or more answered
     target_group: str = ""  # theirs
 
     @property
@@ -100,28 +100,25 @@ class FDivergence(BandStrategy):
                     band, divergence=name, budget=np.asarray(self.budgets, dtype=np.float64), thresholds=self.thresholds
                 )
         certificates |= by_file({name: each for name, each in found.items() if name != "mean"})
-        target = None
-        if self.target_group:
-            target = self.plain_risks(_members(outcome, self.target_group, are_meant=True))
+        members = _members(outcome, self.target_group, are_meant=True) if self.target_group else None
         return FDivergenceConclusion(
             outcome=outcome,
             risks=clients_above(risks),
             certificates=certificates,
             required=found,
             band=band,
-            target=target,
+            target=self.plain_risks(members) if members is not None and len(members.answers) > 1 else None,
             target_group=self.target_group,
         )
 
 
 def _members(outcome: RoundOutcome[Any], group: str, *, are_meant: bool) -> RoundOutcome[Any]:
-    """The answers of the members of a group alone, or of all others; raises ValueError if there are fewer than two."""
+    """The answers of the members of a group alone, or of all others; raises ValueError if these are fewer than two."""
     if not group:
         return outcome
     found = tuple(each for each in outcome.answers if (each.group == group) == are_meant)
-    if len(found) < 2:
-        known = ", ".join(sorted({each.group or "without a group" for each in outcome.answers}))
-        rule = f"two clients or more must be in the group {group!r} of the target network, and two in others"
-        remedy = "name it as group in the node config, in a simulation by group-sigmas or group-angles"
-        raise ValueError(f"{rule}, got answers of clients {known}; {remedy}")
+    if len(found) < 2 and not are_meant:
+        raise ValueError(
+            f"two clients or more must be outside of the group {group!r}, got {len(found)}; ask others, too"
+        )
     return replace(outcome, answers=found)

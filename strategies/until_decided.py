@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Protocol, runtime_checkable
@@ -45,11 +45,15 @@ class UntilDecided(CertifyingStrategy):
     reader: Reader
     batch_size: int
     max_clients: int = 0  # not more of them are asked; 0: all
+    # Called before the answers are looked at, with the last client in the order whose turn has come as `client_id`; and
+    # those with which it was called in the interrupted run.
+    on_look: Callable[..., None] | None = None
+    looked_at: Collection[str] = ()
 
     def __post_init__(self) -> None:
         self.earlier = self.earlier or ()  # so that it says hello
         super().__post_init__()
-        self._num_taken = 0  # of the order
+        self._num_taken, self._last = 0, ""  # of the order
         rb.Sequence(self.requirements, delta=self.delta)  # refuses what it cannot decide before anybody is asked
 
     @property
@@ -62,9 +66,9 @@ class UntilDecided(CertifyingStrategy):
         order = seeded_order(queries, seed=self.seed)
         limit, found = min(self.max_clients or len(order), len(order)), RoundOutcome[Any]((), (), 0)
         held = self._earlier.names(self.query)
-        last = max((order.index(name) for name in held), default=0)
-        # Batches before that of the last answer were looked at: what is looked at again must begin with the same ones.
-        passed = {*order[: last - last % self.batch_size]} - held
+        # What is looked at again must begin with what was looked at: who was missing then stays missing.
+        seen = seeded_order({*order, *self.looked_at}, seed=self.seed)
+        passed = {*seen[: max((seen.index(name) + 1 for name in self.looked_at), default=0)]} - held
         while self._num_taken < limit and not self._is_over(found, limit):
             batch = order[self._num_taken : min(self._num_taken + self.batch_size, limit)]
             due = {name: queries[name] for name in batch if name not in passed}
@@ -77,7 +81,7 @@ class UntilDecided(CertifyingStrategy):
                 num_asked=found.num_asked + asked.num_asked,
                 node_ids={**found.node_ids, **asked.node_ids},
             )
-            self._num_taken, round = self._num_taken + len(batch), round + 1
+            self._num_taken, self._last, round = self._num_taken + len(batch), batch[-1], round + 1
         return replace(found, unasked=tuple(sorted({*order[self._num_taken :]} - held)))
 
     def conclude(self, outcome: RoundOutcome[Any]) -> Conclusion:
@@ -100,6 +104,8 @@ class UntilDecided(CertifyingStrategy):
 
     def _sequence(self, answers: Any) -> rb.Sequence:
         """All answers so far in their order, which was settled before any of them came."""
+        if self.on_look is not None:
+            self.on_look(client_id=self._last)
         sequence = rb.Sequence(self.requirements, delta=self.delta, of=type(answers), order="committed")
         sequence.add(answers)
         return sequence

@@ -968,6 +968,42 @@ def test_the_mean_beside_a_population_is_that_of_the_others(tmp_path, table, los
     )
 
 
+@pytest.mark.parametrize("flags", [["--population", 61], ["--population", 75, "--next", 1]])
+@pytest.mark.parametrize("of_score", [False, True])
+def test_the_mean_of_one_is_said_once_and_takes_no_part_of_delta(table, losses, capsys, flags, of_score):
+    kind = ["--score", "auc", "--column", "loss", "--lower-is-better"] if of_score else ["--num-examples", 100]
+    assert run(table, *kind, *flags, "--mean", "--delta", 0.2) == 0
+    printed = capsys.readouterr().out
+    who = f"that 1 other of {flags[1]} clients would measure <= "
+    # Of the 61 clients of which one is not asked, each is the worst of all with probability 1/61: math §3.9.
+    largest = np.sort(losses)[-int(0.2 * 61)]
+    assert printed.count(who) == 1
+    assert f"{who}{rounded_up(largest)}" in printed
+    assert "delta = 0.2)" in printed
+
+
+def test_names_of_clients_do_not_speak_to_the_terminal(tmp_path, capsys):
+    """Those of a table stand in what is printed, in errors and in warnings, also where that is the standard error."""
+    hostile = "\x1b[2J\u202eclient\r\nPASS"
+    for name, last in (("old", ["0.9", "10"]), ("new", ["1.0", "10"]), ("empty", ["", "0"])):
+        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([["who", "loss", "n"], ["a", "0.1", "10"], ["b", "0.2", "10"]])
+            csv.writer(file).writerow([hostile, *last])
+    old, new, empty = (str(tmp_path / f"{name}.csv") for name in ("old", "new", "empty"))
+    columns = ["--client", "who", "--num-examples", "n"]
+    for words in (
+        ["certify", old, *columns],
+        ["certify", empty, *columns],
+        ["compare", old, new, *columns],
+        ["compare", old, new, *columns, "--json"],
+    ):
+        assert main(words) == 0
+        said = capsys.readouterr()
+        text = said.err if "--json" in words else said.out + said.err
+        assert r"\x1b[2J\u202eclient\r\nPASS" in text
+        assert text.replace("\n", "").replace("\u00a0", "").isprintable()
+
+
 def test_a_target_for_nothing_is_refused(table, capsys):
     asked = (table, "--num-examples", 100, "--divergence", "chi2", "--target", 0.5)
     assert run(*asked, "--next", 5) == 2

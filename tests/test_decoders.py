@@ -55,6 +55,7 @@ from simulations.options import default_run_config, scenario_config
 from tests import house
 from tests.protocol.test_wire import ADVERSARIAL_QUERY, QUERY, SECURE
 from worlds.datasets import load_dataset
+from worlds.loaders import leaf
 from worlds.movielens import load_ratings
 
 PARSERS = re.compile(
@@ -77,6 +78,8 @@ OWN = {  # what a process of ours wrote, or a file of the installation
     "client.answer_record.find": "bytes of any length are numbers, and a digest was compared",
     "protocol.secure.cryptography._stream": "bytes of a cipher made here",
     "strategies.secure.secure_sum._unmasked": "vectors whose length was checked",
+    "worlds.federations._cards": "a file of the installation",
+    "worlds.federations._table": "a package whose hash was compared",
 }
 NUMBERS = [0, 1, -1, 7, 2**31, 2**62, 0.0, 0.5, -0.0, 1.0, 1e-320, 1e308, float("nan"), float("inf"), -float("inf")]
 TEXTS = ["", "a", "a\nb", "\x00", "x" * 3000, "🙂" * 50, "../..", "NaN", "1e999", "os:abort", "\ud800", "laplace:1"]
@@ -417,6 +420,13 @@ def readers(folder: Path) -> dict[str, Reader]:
             5_000,
             reaches="riskband.cli.verify.stored_certificates",
         ),
+        "LEAF": Reader(
+            ({"users": ["a"], "num_samples": [2], "user_data": {"a": {"x": [[0.5, 1], [2, 3]], "y": [0, 1]}}},),
+            of_file("leaf/all.json", lambda path: leaf(path.parent)),
+            10_000,
+            change=changed_json,
+            reaches="worlds.loaders._users",
+        ),
         "csv": Reader(
             (CSV, CSV.replace(b",", b";"), gzip.compress(CSV)),
             of_file("table", of_table),
@@ -545,6 +555,7 @@ ONCE_TAKEN_BADLY = [  # each ended in another error than ValueError, or in a val
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
     folder = tmp_path_factory.mktemp("readers")
+    (folder / "leaf").mkdir()
     (folder / "fl4health").mkdir()
     (folder / "fl4health" / "other.json").write_text(json.dumps(FL4HEALTH))
     return readers(folder)

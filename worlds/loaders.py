@@ -211,7 +211,7 @@ def _users(file: Path) -> list[tuple[str, int, list[Any], list[Any]]]:
         content = json.loads(file.read_text(encoding="utf-8"))
         listed, data = zip(content["users"], content["num_samples"], strict=True), content["user_data"]
         return [(user, size, list(data[user]["x"]), list(data[user]["y"])) for user, size in listed]
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(
             f"a file of LEAF must have users, num_samples of each, and x and y of each in user_data, but {file.name} "
             f"has {type(error).__name__} ({error}); leave only files of LEAF in its folder"

@@ -7,7 +7,7 @@ exactly here. Nothing is partitioned, so clients do not compete for images and t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -233,8 +233,6 @@ def spec_from_config(config: Mapping[str, Any], *, network: str = "source") -> P
     sigmas, angles = _numbers(config, "group-sigmas", minimum=0), _numbers(config, "group-angles")
     if sigmas and angles:
         raise ValueError('groups must differ in one thing, got group-sigmas and group-angles; give "" for one of them')
-    groups = tuple(ClientGroup(f"sigma-{each:.15g}", (AffineShift(each),)) for each in sigmas)
-    groups += tuple(ClientGroup(f"angle-{each:.15g}", (RotationShift((each,)),)) for each in angles)
     affine: tuple[Shift, ...] = (AffineShift(sigma),) if sigma and not sigmas else ()
     label: tuple[Shift, ...] = (DirichletLabelShift(concentration),) if concentration else ()
     return PopulationSpec(
@@ -243,8 +241,14 @@ def spec_from_config(config: Mapping[str, Any], *, network: str = "source") -> P
         examples_per_client=_required(config, "examples-per-client"),
         shifts=affine + label + tuple(_listed_shifts(config)),
         network=network,
-        groups=groups,
+        groups=groups_of(sigmas, angles),
     )
+
+
+def groups_of(sigmas: Sequence[float], angles: Sequence[float]) -> tuple[ClientGroup, ...]:
+    """Return the groups of a population whose groups differ in these strengths, or in these angles."""
+    groups = tuple(ClientGroup(f"sigma-{each:.15g}", (AffineShift(each),)) for each in sigmas)
+    return groups + tuple(ClientGroup(f"angle-{each:.15g}", (RotationShift((each,)),)) for each in angles)
 
 
 def _listed_shifts(config: Mapping[str, Any]) -> Iterator[Shift]:

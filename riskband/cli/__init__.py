@@ -19,6 +19,7 @@ from importlib import import_module
 
 import riskband as rb
 from riskband.checks import float_of
+from riskband.wording import printable
 
 COMMANDS = {
     "plan": "how many clients, with how many examples each, a requirement needs to pass",
@@ -54,16 +55,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         problems = getattr(error, "problems", (str(error),))
     try:
-        print(said.getvalue(), end="", flush=True)
+        print("\n".join(map(printable, said.getvalue().split("\n"))), end="", flush=True)
     except BrokenPipeError:  # the reader of a pipe has seen enough
         sys.stdout = None
     for problem in problems:
-        print(f"riskband: {problem}", file=sys.stderr)
+        print(f"riskband: {printable(problem)}", file=sys.stderr)
     return status
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"riskband: warning: {message}", file=sys.stderr)
+    print(f"riskband: warning: {printable(str(message))}", file=sys.stderr)
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:

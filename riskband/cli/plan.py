@@ -11,18 +11,17 @@ from typing import Any
 import riskband as rb
 from riskband.answers.files import read_scores
 from riskband.cli.certify import add_columns, add_score
-from riskband.cli.request import answers_of, figure_problems, risks_of, score_problems, wanted_of
-from riskband.worst_cases.planning import DEFAULT_POWER, Option, Plan
+from riskband.cli.request import answers_of, figure_problems, problems_of, risks_of, score_problems, wanted_of
+from riskband.worst_cases.planning import DEFAULT_POWER, Option, Pilot, Plan, checks_of
 
 
 def run(options: argparse.Namespace) -> int:
     """Read the pilot, if there is one, make the plan, and print it."""
-    if problems := figure_problems("--plot", options.plot):
-        raise ValueError("\n".join(problems))
     names = ("delta", "shift", "prior", "num_examples", "num_clients", "population", "power", "cost", "seed")
     asked: dict[str, Any] = {name: getattr(options, name) for name in names}
     asked["binary"] = None if options.pilot else options.binary  # the pilot knows it
-    plan = rb.plan(options.target, pilot=_pilot(options), say=partial(print, file=sys.stderr), **asked)
+    problems = figure_problems("--plot", options.plot) + problems_of(checks_of(options.target, asked))
+    plan = rb.plan(options.target, pilot=_pilot(options, problems), say=partial(print, file=sys.stderr), **asked)
     print(json.dumps(plan.to_dict(), indent=1, allow_nan=False) if options.json else _summary(plan))
     if options.plot:
         from riskband.plots.bands import save_figure  # loads matplotlib
@@ -32,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _pilot(options: argparse.Namespace) -> rb.ClientRisks | rb.ClientChanges | rb.ClientScores | None:
+def _pilot(options: argparse.Namespace, problems: list[str]) -> Pilot | None:
     files, size, is_score = options.pilot or [], options.pilot_num_examples, options.score is not None
     wanted, sizes = wanted_of(options, size or "1"), "a whole number for all clients, or the name of a column"
     rules = [
@@ -41,7 +40,7 @@ def _pilot(options: argparse.Namespace) -> rb.ClientRisks | rb.ClientChanges | r
         (len(files) > 2, f"--pilot takes one table, or two of an old and a new model, got {len(files)}"),
         (len(files) == 2 and not wanted.client, "--pilot OLD NEW needs --client: the column by which rows match"),
     ]
-    problems = [text for is_wrong, text in rules if is_wrong]
+    problems += [text for is_wrong, text in rules if is_wrong]
     problems += score_problems(options, wanted, ["pilot_num_examples"] if size else [])
     if is_score and files:
         read = partial(read_scores, files[0], wanted, name=options.score, ends=tuple(options.range))

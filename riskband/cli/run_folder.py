@@ -121,6 +121,8 @@ def _numbers(cell: Any) -> set[Any]:
 
 def _lines(path: Path) -> tuple[list[bytes], bytes]:
     """The complete lines of a file, with their ends, and what is torn after them."""
+    if path.exists() and not path.is_file():
+        raise OSError("no regular file, which may never end")
     *lines, torn = path.read_bytes().split(b"\n")
     return [line + b"\n" for line in lines], torn
 
@@ -128,7 +130,8 @@ def _lines(path: Path) -> tuple[list[bytes], bytes]:
 def _entries(path: Path, *, whole: bool = False) -> list[Entry]:
     """The JSON objects in the lines of a file, or in the whole; raises ValueError if it has none, or others."""
     try:
-        found = [json.loads(text) for text in ([path.read_bytes()] if whole else _lines(path)[0])]
+        lines, torn = _lines(path)
+        found = [json.loads(text) for text in ([b"".join(lines) + torn] if whole else lines)]
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} must be as a run writes it, got {error}; give the folder of a run, whole") from None
     if not found or not all(isinstance(each, dict) for each in found):

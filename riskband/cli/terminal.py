@@ -13,21 +13,22 @@ from riskband.report import words
 from riskband.report.asked import groups_problem
 from riskband.report.findings import Findings
 from riskband.report.networks import NO_UPPER_BOUND, REFUTED_BUDGET
-from riskband.wording import exactly, rounded_down, rounded_up
+from riskband.wording import exactly, printable, rounded_down, rounded_up
 from riskband.worst_cases.requirements import DIVERGENCE, is_budget_refuted, sizes_in_words
 
 
 def summary(found: Findings, risks: rb.ClientRisks, *, how_read: str, binary: bool | None) -> str:
     """Return what is printed of risks; `binary` is what was said of the loss."""
-    worst = found.called(int(np.argmax(found.answers["values"])))
+    worst, kind = found.called(int(np.argmax(found.answers["values"]))), _kind_of_loss(risks, binary)
     lines = [
         f"{risks.num_clients} clients with {sizes_in_words(risks)} examples each; {how_read}",
         f"measured mean loss {risks.values.mean():.4f} (every client counts once), largest {risks.values.max():.4f} "
-        f"({worst}); {_kind_of_loss(risks, binary)}",
+        f"({worst}); {kind[0]}",
+        *kind[1:],
     ]
     no_group = risks.groups is not None and "worst group" not in found.certificates
     more = [f"  no group is bounded: {groups_problem(risks)}"] if no_group else []
-    return "\n".join([*lines, *_found(found, more)])
+    return "\n".join(map(printable, [*lines, *_found(found, more)]))
 
 
 def summary_on_scale(found: Findings, answers: ScaledAnswers, *, how_read: str) -> str:
@@ -42,7 +43,7 @@ def summary_on_scale(found: Findings, answers: ScaledAnswers, *, how_read: str) 
         worse, better = (np.flatnonzero(sign * answers.values > 0.0) for sign in (1, -1))
         clients = "1 client" if worse.size == 1 else f"{worse.size} clients"
         lines.append(f"measured worse at {clients}, better at {better.size}, the same at the others")
-    return "\n".join([*lines, *_found(found, [])])
+    return "\n".join(map(printable, [*lines, *_found(found, [])]))
 
 
 def summary_on_networks(found: Findings, source: rb.ClientRisks, target: rb.ClientRisks, *, how_read: str) -> str:
@@ -52,13 +53,11 @@ def summary_on_networks(found: Findings, source: rb.ClientRisks, target: rb.Clie
     means = [f"{each.shown_values.mean():.4f} in the {name}" for name, each in both.items()]
     given = found.certificates
     more = [f"  {name}: {REFUTED_BUDGET}" for name, each in given.items() if is_budget_refuted(each, given)]
-    return "\n".join(
-        [
-            f"clients: {sizes[0]}, {sizes[1]} each; {how_read}",
-            f"measured mean loss {means[0]}, {means[1]} (every client counts once)",
-            *_found(found, [*more, f"  {NO_UPPER_BOUND}"]),
-        ]
-    )
+    lines = [
+        f"clients: {sizes[0]}, {sizes[1]} each; {how_read}",
+        f"measured mean loss {means[0]}, {means[1]} (every client counts once)",
+    ]
+    return "\n".join(map(printable, [*lines, *_found(found, [*more, f"  {NO_UPPER_BOUND}"])]))
 
 
 def _found(found: Findings, more: list[str]) -> list[str]:
@@ -123,19 +122,19 @@ def _become(divergence: str, budget: float) -> str:
     return f" ({words.may_become(divergence, budget)})"
 
 
-def _kind_of_loss(risks: rb.ClientRisks, binary: bool | None) -> str:
+def _kind_of_loss(risks: rb.ClientRisks, binary: bool | None) -> list[str]:
     if not risks.binary:
         if binary is not None or risks.noise is not None:
-            return "losses anywhere in [0, 1]"
+            return ["losses anywhere in [0, 1]"]
         doubt = binary_doubt(risks.values, risks.num_examples)
         remedy = "for a 0-1 loss say --binary and give all digits, otherwise say --not-binary"
         if not doubt:
             doubt = "those of a cross-entropy do not lie there, unless each was scaled and cut"
             remedy = "if every example's does, say --not-binary"
-        return f"losses anywhere in [0, 1] ({doubt}; {remedy})"
+        return [f"losses anywhere in [0, 1] ({doubt}; {remedy})"]
     if binary:
-        return "0-1 losses"
+        return ["0-1 losses"]
     doubt = size_doubt(risks.values, risks.num_examples)
     remedy = "give the number behind each mean, and all its digits; if they are right, say --binary"
-    too_many = f"\nCHECK --num-examples, which may be too large: {doubt}; {remedy}" if doubt else ""
-    return f"0-1 losses (inferred from the means; say --not-binary if they are not){too_many}"
+    too_many = [f"CHECK --num-examples, which may be too large: {doubt}; {remedy}"] if doubt else []
+    return ["0-1 losses (inferred from the means; say --not-binary if they are not)", *too_many]

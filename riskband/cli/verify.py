@@ -21,12 +21,14 @@ from riskband.functionals.functional import resolve
 from riskband.report.findings import events_of, findings
 from riskband.report.page import page_again
 from riskband.verification import COLLECTION_SCHEMA, Verification
+from riskband.wording import printable
 from riskband.worst_cases.requirements import REQUIRED, Gate, Requirement, numbers_behind, verdicts_on
 
 VERIFICATION_SCHEMA = "riskband.verification/1"
 _STORED = re.compile(r'<script type="application/json" id="certificates">(.*?)</script>', re.DOTALL)  # in a report page
 _LONG_NUMBER = re.compile(r"\d+\.\d{10,}(?:e[-+]\d+)?")  # its last digits depend on the processor
 _LARGEST_UNPACKED = 2**28  # bytes
+_Checks = Iterator[tuple[str, bool | None, list[str]]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     for what, does_follow, said in rest:
         follows[what] = does_follow
         if not options.json:
-            print(said)
+            print(*map(printable, said), sep="\n")
     status = int(not is_well or False in follows.values()) or 3 * (None in follows.values())  # 3 as for NOT DECIDED
     if options.json:
         found = {name: _plain(entries[name], outcome) for name, outcome in outcomes.items()}
@@ -69,36 +71,37 @@ def run(options: argparse.Namespace) -> int:
     return status
 
 
-def _of_run(folder: Path, made: Mapping[str, Any], expected: str | None) -> Iterator[tuple[str, bool | None, str]]:
+def _of_run(folder: Path, made: Mapping[str, Any], expected: str | None) -> _Checks:
     """As `_rest`, of a run: whether its files belong together."""
     try:
         for what, problems in checks_of_run(folder, made):
             words = ["NOT VERIFIED: it failed, was killed or goes on"] if problems is None else problems or ["yes"]
-            said = "\n".join(f"{what.replace('_', ' ')}: {each}" for each in words)
+            said = [f"{what.replace('_', ' ')}: {each}" for each in words]
             yield what, None if problems is None else not problems, said
     except (AttributeError, KeyError, RecursionError, TypeError) as error:
         raise ValueError(f"a file in {folder} is not as a run writes it ({error!r}); was it cut?") from error
     is_expected = expected in (None, head := last_hash(folder))
-    yield "last_event", is_expected, f"last event: {head}{'' if is_expected else f', NOT THE EXPECTED {expected}'}"
+    yield "last_event", is_expected, [f"last event: {head}{'' if is_expected else f', NOT THE EXPECTED {expected}'}"]
 
 
-def _rest(file: str, document: Mapping[str, Any]) -> Iterator[tuple[str, bool | None, str]]:
-    """What a file holds beside its certificates, which follow; whether it does too, `None` if unknown; in words."""
+def _rest(file: str, document: Mapping[str, Any]) -> _Checks:
+    """What a file holds beside its certificates, which follow; whether it does too, `None` if unknown; in lines."""
     certificates, gate = {name: rb.Certificate.from_dict(each) for name, each in document["certificates"].items()}, None
     if "gate" in document:
         gate = gate_again(certificates, document["gate"])
         if gate is None:
-            yield "verdicts_follow", False, "its verdicts DO NOT FOLLOW from its certificates"
+            yield "verdicts_follow", False, ["its verdicts DO NOT FOLLOW from its certificates"]
             return
-        yield "verdicts_follow", True, f"what was required, from them again:\n{gate.statement}"
+        said = [each.statement for each in gate.verdicts]
+        yield "verdicts_follow", True, ["what was required, from them again:", *said]
     if "findings" in document:
         follow = _findings_follow(certificates, gate, document["findings"])
-        said = "follows" if follow else "DOES NOT FOLLOW"
-        yield "findings_follow", follow, f"what it says of them all {said} from them"
+        does = "follows" if follow else "DOES NOT FOLLOW"
+        yield "findings_follow", follow, [f"what it says of them all {does} from them"]
     if _is_page(file):
-        follows, said = _judged_text(file, document.get("page"), certificates, gate)
+        follows, how = _judged_text(file, document.get("page"), certificates, gate)
         signed = sha256(_STORED.findall(Path(file).read_text(encoding="utf-8"))[0].encode()).hexdigest()
-        yield "text_follows", follows, f"{said}\nSHA-256 of what is signed: {signed}"
+        yield "text_follows", follows, [how, f"SHA-256 of what is signed: {signed}"]
 
 
 def _findings_follow(certificates: Mapping[str, rb.Certificate], gate: Gate | None, said: Mapping[str, Any]) -> bool:
@@ -229,4 +232,4 @@ def _say(name: str, entry: Mapping[str, Any], outcome: Verification) -> None:
     # Of a refuted formula its statement says what it is.
     kind = ", as an ESTIMATE" if entry.get("validity") == "estimate" else ""
     said = f"follows from its answers{kind}: {entry['statement']}" if outcome.ok else "DOES NOT FOLLOW from its answers"
-    print(f"{name}: {said}", *outcome.problems, sep="\n  ")
+    print(*map(printable, [f"{name}: {said}", *outcome.problems]), sep="\n  ")

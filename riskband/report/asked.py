@@ -120,7 +120,8 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     is_needed = bool(off_band or asked.band or is_read)
     num_alone = len(above) * asked.is_alone + len(bet_on) + len(shifts) * is_bet_on + is_of_groups
     of_next = (asked.divergence or (None,)) if asked.has_next else ()
-    num_parts = num_alone + len(of_next) + asked.mean_of_others + is_needed
+    mean_of_others = asked.mean_of_others and not (of_next and is_one_next(risks, asked.next, asked.population))
+    num_parts = num_alone + len(of_next) + mean_of_others + is_needed
     found, part = dict[str, rb.Certificate](), asked.delta / num_parts
     if is_of_few:
         found, part = next_of_few(risks, delta=asked.delta, num_others=num_parts)
@@ -140,7 +141,7 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
         if not any(each.event == "band" for each in found.values()):  # what is drawn has its part of delta in the file
             found["curve"] = rb.survival(band, thresholds=_CURVE)
     found |= _by_name(_next(risks, asked, divergence, delta=part) for divergence in of_next)
-    if asked.mean_of_others:
+    if mean_of_others:
         found |= _by_name([_next(risks, asked, None, delta=part, mean=True)])
     if is_of_groups:
         bands = rb.group_bands(risks, risks.groups or (), delta=part)
@@ -153,6 +154,11 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
         names=risks.names,
         band=band,
     )
+
+
+def is_one_next(answers: rb.ClientRisks | ScaledAnswers, num_next: int | None, population: int | None) -> bool:
+    """Return whether one client is next: the mean of those that are next is then their largest."""
+    return (num_next or (population or 0) - answers.num_clients) == 1
 
 
 def are_few(risks: rb.ClientRisks | ScaledAnswers, *, delta: float) -> bool:

@@ -12,7 +12,7 @@ from riskband.answers.scaled import ClientChanges, ClientScores, ScaledAnswers
 from riskband.certificate import USUAL_DELTA, Certificate
 from riskband.checks import check_choice, check_delta
 from riskband.functionals.quantiles import SINGLE_LOCAL
-from riskband.report.asked import are_few, next_of_few
+from riskband.report.asked import are_few, is_one_next, next_of_few
 from riskband.report.findings import Findings, findings
 from riskband.worst_cases import requirements
 from riskband.worst_cases.next_clients import next_clients
@@ -124,6 +124,7 @@ def certified_on_scale(
             "divergence='chi2', budget=0.1"
         )
     asked = [name for name in dict.fromkeys(asked) if name not in behind]
+    mean_of_others &= not (has_next and is_one_next(answers, num_next, population))
     part = check_delta(delta) / (len(asked) + len(behind) + has_next + mean_of_others)
     if is_unasked and are_few(answers, delta=delta):
         found, part = next_of_few(answers, delta=delta, num_others=len(asked))

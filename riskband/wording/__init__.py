@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from unicodedata import category
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,14 @@ FALSE_IN_GENERAL = "false in general (a counterexample is known)"
 _SMALLEST_SHOWN_DELTA = 1e-9  # of 1 - delta, a smaller one is too many nines to read
 
 _ROUNDING = 1e-9  # of a float: 0.25 is not rounded up to 0.2501 for its last digit
+
+
+def printable(text: str) -> str:
+    """Return a text as one line that no terminal obeys: what would move its cursor, or break the line, is written out.
+
+    For what is printed of files that others wrote, such as the name of a client.
+    """
+    return "".join(each if each.isprintable() or category(each) == "Zs" else repr(each)[1:-1] for each in text)
 
 
 def exactly(value: float) -> str:

@@ -6,7 +6,7 @@ given to the gate that will judge the real answers, and how often it says PASS i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -48,6 +48,7 @@ _RIDGE = 0.01  # of the regression, which has about as many averages as networks
 _PRIOR = (
     "write prior='beta:0.12:0.07' (mean and sd), for two models 'change:MEAN:SD:DIFFER', or give a RiskDistribution"
 )
+_HERE = "say how many clients you can ask"
 _CHANGE = "write prior='change:MEAN:SD:DIFFER' or 'change:MEAN:SD:DIFFER:OLD', as in 'change:-0.01:0.02:0.1:0.15'"
 
 
@@ -256,10 +257,9 @@ def plan(
     truth = _checked_truth(requirement, world)
     delta, power = check_delta(delta), _checked_power(power, delta)
     price, most = _checked_cost(cost, sizes), _most_clients(requirement, population)
-    remedy = "say how many clients you can ask"
-    here = None if num_clients is None else check_count("num_clients", num_clients, minimum=_FEWEST, remedy=remedy)
+    here = None if num_clients is None else check_count("num_clients", num_clients, minimum=_FEWEST, remedy=_HERE)
     if here is not None and here > most:
-        raise ValueError(f"num_clients must be at most {most:,} for {requirement}, got {here:,}; {remedy}")
+        raise ValueError(f"num_clients must be at most {most:,} for {requirement}, got {here:,}; {_HERE}")
     goal = _Goal(requirement, world, truth, delta, power, price, most, seed, say or (lambda line: None))
     searches = [_Search(goal, size) for size in sizes]
     best: dict[int, Option | None] = {}
@@ -281,6 +281,21 @@ def plan(
     is_finite = population is not None or requirement.name.startswith(f"{NEXT}:all:")
     assumed = (*world.assumptions, AT_RANDOM) if is_finite else world.assumptions
     return Plan(requirement, delta, power, truth, options, too_few, at_hand, tried, price, assumed)
+
+
+def checks_of(target: str, asked: Mapping[str, Any]) -> list[Callable[[], object]]:
+    """Return a check of each argument of `plan` that needs no pilot, so that all that is wrong is said at once."""
+    prior, sizes, delta, here = (asked[name] for name in ("prior", "num_examples", "delta", "num_clients"))
+    return [
+        partial(check_delta, delta),
+        lambda: _most_clients(_with_shift(Requirement.of(target), asked["shift"]), asked["population"]),
+        lambda: prior is None or _Assumed.of(prior, None, asked["binary"], 0),
+        lambda: (prior is None and sizes is None) or _checked_sizes(sizes, None),
+        lambda: here is None or check_count("num_clients", here, minimum=_FEWEST, remedy=_HERE),
+        partial(_checked_power, asked["power"], delta if 0.0 < delta < 1.0 else 0.0),
+        partial(_checked_cost, asked["cost"], ()),
+        partial(checks.check_seed, asked["seed"]),
+    ]
 
 
 def _with_shift(requirement: Requirement, shift: str | None) -> Requirement:

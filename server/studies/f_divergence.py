@@ -20,6 +20,7 @@ from server.settings import UNTIL_DECIDED, RunConfig
 from server.studies import target_network as networks
 from server.studies.study import Evaluation, Study, UnderTest, loss_query
 from strategies.f_divergence import FDivergence
+from worlds.population import groups_of
 from worlds.targets import HOW_TO_CHANGE, target_changes, target_spec
 
 if TYPE_CHECKING:
@@ -34,6 +35,12 @@ def _group(target: str) -> str:
     return target.removeprefix(_GROUP) if target.startswith(_GROUP) else ""
 
 
+def _may_be(target: str, known: Mapping[str, Any]) -> bool:
+    """Return whether a target may be: in a simulation with groups one of these, in others any that owners may name."""
+    made = [each.name for each in groups_of(known.get("group_sigmas", ()), known.get("group_angles", ()))]
+    return not target or (not made or _group(target) in made if _group(target) else known.get("num_unseen", 2) >= 2)
+
+
 class Settings(Section):
     """Which shifts, and where curves are read."""
 
@@ -46,7 +53,7 @@ class Settings(Section):
     thresholds: int = Field(ge=1, le=10_000, description="the number of risks at which curves are read")
     target: Annotated[str, rule(lambda text: bool(_group(text)) or target_changes(text) is not None)] = Field(
         description=f'{HOW_TO_CHANGE}; it has num-unseen clients, at least 2; or "{_GROUP}NAME": those of the run in '
-        "this group, with missing ignore and contamination 0; both need a run without privacy"
+        "this group, such as sigma-0.3 of group-sigmas, with missing ignore and contamination 0; neither with privacy"
     )
     num_target_clients: Annotated[int, rule(lambda number: number != 1)] = Field(
         ge=0, description="so many of num-unseen clients of a target network are asked, at least 2; 0 means: all"
@@ -73,7 +80,7 @@ class FDivergenceStudy(Study):
 
     settings: ClassVar[type[Section]] = Settings
     rules: ClassVar[Mapping[str, Rule]] = {
-        "target": lambda target, known: not target or bool(_group(target)) or known.get("num_unseen", 2) >= 2,
+        "target": _may_be,
         "num_target_clients": lambda size, known: (
             size <= known.get("num_unseen", size) or not known.get("target") or bool(_group(known["target"]))
         ),
@@ -112,9 +119,10 @@ class FDivergenceStudy(Study):
     ) -> Sequence[Any]:
         """Return the network of ``target``, if there is one."""
         chosen = config.of(Settings)
-        if not chosen.target:
+        group = _group(chosen.target)
+        if not chosen.target or (group and conclusion.target is None):
             return ()
-        if group := _group(chosen.target):
+        if group:
             risks = np.empty(0)
             if config.network.num_unseen:
                 risks = unseen_clients(config, tested.models[0]).group_risks(group)
@@ -157,13 +165,17 @@ class FDivergenceStudy(Study):
         return [name for name, each in report["certificates"].items() if is_of_target(each["kind"])]
 
     def lines(self, report: Mapping[str, Any]) -> Iterator[str]:
-        """Yield how far the target network is."""
+        """Yield how far the target network is, or that nothing is known of it."""
         if report.get("target"):
             yield from networks.target_lines(report["target"])
+        elif group := _group(report["config"].get("target", "")):
+            said = (
+                f"NO TARGET NETWORK: fewer than two clients that answered are in the group {group!r}, so all of this is"
+            )
+            yield f"{said} about others. ledger.jsonl has the group of each: if it is wrong, repair it and ask again."
 
     def within(self, entry: Mapping[str, Any], point: Mapping[str, float]) -> str:
         """Return the divergence and its budget, where there are any."""
         if "budget" not in point:
             return "like the source"
-        unit = DIVERGENCES[entry["divergence"]].title.removesuffix(" divergence")
-        return f"within {unit} {point['budget']:g}"
+        return f"within {networks.short_title(entry['divergence'])} {point['budget']:g}"

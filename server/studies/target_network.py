@@ -143,21 +143,25 @@ def _checks(
         }
 
 
+def short_title(divergence: str) -> str:
+    """Return what a divergence is called before a budget: "KL", "χ²"."""
+    return rb.DIVERGENCES[divergence].title.removesuffix(" divergence")
+
+
 def target_table(section: Mapping[str, Any]) -> Table:
     """Return the table of what is certified at each budget beside the target network."""
-    asked = f">with {section['num_asked']} of its clients"
-    headers = ">mean risk at most", asked, ">it is", "both hold", ">every share: margin", "holds"
+    asked = f">the same with {section['num_asked']} of its clients"
     title = f"the target network ({section['change']}), {section['num_clients'] or section['num_asked']} clients"
-    table = new_table(title, "within", "which is", *headers)
+    heads = "within", "a budget", ">mean risk at most", asked, ">its mean risk", "means hold", "shares hold"
+    table = new_table(title, *heads)
     for check in section["checks"]:
         table.add_row(
-            f"{check['divergence']} {check['budget']:.4g}",
+            f"{short_title(check['divergence'])} {check['budget']:.4g}",
             check["budget_is"].replace("_", " ") + (", too small" if check["is_refuted"] else ""),
             upper_bound(check["worst_mean"]),
             upper_bound(check["target_mean"]),
             number(section["mean_risk"]),
             VERDICTS[check["mean_holds"] and check["target_mean_holds"] is not False],
-            number(check["cdf_smallest_margin"]),
             VERDICTS[check["cdf_holds"]],
         )
     return table
@@ -173,6 +177,6 @@ def target_lines(section: Mapping[str, Any]) -> Iterator[str]:
             for found in [distance[f"estimate_{bins}_bins"]]
         )
         yield (
-            f"Target network, {name} divergence from the source: {at_least} ({distance['validity']}, confidence "
-            f"{sure}); estimates from histograms of risks: {estimates}. {capital(NO_UPPER_BOUND)}."
+            f"Target network, {rb.DIVERGENCES[name].title} from the source: {at_least} ({distance['validity']}, "
+            f"confidence {sure}); estimates from histograms of risks: {estimates}. {capital(NO_UPPER_BOUND)}."
         )

@@ -23,6 +23,7 @@ from typing_extensions import TypeVar
 from protocol.codec import num_bytes
 from protocol.questions import AdversarialQuery, Answer, CandidatesQuery, LossAnswer, Query, SignedAnswer
 from protocol.wire import UNKNOWN_MODEL, answer_type, claimed_name, decode_answer, decode_refusal
+from riskband.wording import printable
 from strategies.asking.failures import Failure, FailureReason, Node, in_order
 from strategies.asking.rules import Rule, broken_rules
 
@@ -230,8 +231,7 @@ def num_needed(num_clients: int, quorum: float) -> int:
 
 def one_line(text: str) -> str:
     """Return text from another machine made safe to print: one line, printable, not too long."""
-    printable = "".join(character if character.isprintable() else " " for character in text)
-    line = " ".join(printable.split())
+    line = printable(" ".join(text.split()))
     if len(line) <= _HEAD_LENGTH + _TAIL_LENGTH:
         return line
     return f"{line[:_HEAD_LENGTH]} … {line[-_TAIL_LENGTH:]}"

@@ -369,6 +369,39 @@ def test_the_command_prints_the_plan_of_the_library(tmp_path, capsys):
     assert "--pilot-num-examples" in capsys.readouterr().err
 
 
+def test_all_wrong_options_are_said_at_once(tmp_path, capsys):
+    wrong = {
+        "--delta": ["7"],
+        "--power": ["3"],
+        "--seed": ["-1"],
+        "--cost": ["-1", "0"],
+        "--num-clients": ["1"],
+        "--num-examples": ["0"],
+        "--population": ["30"],
+        "--plot": ["figure.txt"],
+    }
+    table = tmp_path / "pilot.csv"
+    table.write_text("auc\n0.5\n0.6\n")
+    words = [word for option, values in wrong.items() for word in (option, *values)]
+    column = "must have a column 'loss'"
+    for source, more in (
+        (["--prior", "beta:2:0.1"], ["a Beta distribution on [0, 1]"]),
+        (["--pilot", str(table)], ["--pilot needs --pilot-num-examples", column]),
+        (["--pilot", str(table), "--pilot-num-examples", "9"], [column]),
+    ):
+        assert main(["plan", "mean<=0.2", *source, *words]) == 2
+        out, error = capsys.readouterr()
+        lines = error.splitlines()
+        rules = [f"{option.removeprefix('--').replace('-', '_')} " for option in wrong]
+        starts = [line.removeprefix("riskband: ").removeprefix("--") for line in lines]
+        assert all(sum(start.startswith(rule) for start in starts) == 1 for rule in rules), error
+        assert all(each in error for each in more)
+        assert len(lines) == len(wrong) + len(more)
+        assert out == ""
+    assert main(["plan", "mean<=2", "--prior", "beta:2:0.1", "--delta", "7"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 4  # and --num-examples is missing
+
+
 @pytest.mark.slow
 def test_a_pilot_may_be_a_table(capsys):
     table = Path(__file__).parents[2] / "docs" / "examples" / "risks.csv"

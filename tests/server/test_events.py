@@ -55,6 +55,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     },
     "answer_accepted": {"ledger_hash": HASH, **{key: {"type": "string"} for key in ("round", "client_id", "node_id")}},
     "client_failed": {"round": {"type": "string"}, **FAILED},
+    "answers_looked_at": {"client_id": {"type": "string"}},
     "answers_settled": SETTLED,
     "quorum_missed": {"num_needed": {"type": "integer"}, **SETTLED},
     "certificate_written": {"name": {"type": "string"}},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 
@@ -87,7 +88,12 @@ def test_few_of_its_clients_tighten_the_certificate_within_the_budget_and_all_sh
         assert len(few["values"]) == 12
         assert rb.verify(json.loads((folder / "certificates" / f"{name}.json").read_text())).ok
         assert len(certificate.recipe["answers"]["values"]) == 40
-    assert "with 12 of its" in printed(report)
+    text = printed(report)
+    heads = "within", "a budget", "mean risk at most", "the same with 12 of its clients", "its mean risk"
+    assert [*heads, "means hold", "shares hold"] in [
+        [cell.strip() for cell in line.split("┃")[1:-1]] for line in text.splitlines()
+    ]
+    assert "Target network, KL divergence from the source: at least" in text
 
 
 def test_what_is_certified_there_is_for_the_budget_that_stands_beside_it(found):
@@ -201,8 +207,33 @@ def test_clients_of_a_target_network_are_asked_in_the_same_run_and_stand_beside_
     assert main(["verify", str(tmp_path / "certificates" / "target_mean_chi2_1.json")]) == 0
 
 
-def test_a_group_that_nobody_is_in_is_refused_and_so_is_what_has_no_derivation(tmp_path, defaults):
-    with pytest.raises(ValueError, match="in the group 'sigma-7' of the target network"):
+@pytest.mark.parametrize("num_in_it", [0, 1])
+def test_a_group_that_too_few_say_costs_nobody_the_report_of_the_others(tmp_path, defaults, num_in_it):
+    """All were asked, and their budgets are spent; of the others their own risks are bounded, whoever is not there."""
+    settings = {"num_clients": 30, "num_unseen": 0, "target": "group:west"}
+    nodes = {k: {"group": "west" if k < num_in_it else "West"} for k in range(30)}
+    report = run_app(tmp_path, defaults, node_configs=nodes, **settings)
+    said = "NO TARGET NETWORK: fewer than two clients that answered are in the group 'west'"
+    assert said in printed(report)
+    assert said in html.unescape((tmp_path / "report.html").read_text())
+    assert report["target"] is None
+    answers = [each for each in read_ledger(tmp_path / "ledger.jsonl")[1] if each.group == "West"]
+    recipe = rb.Certificate.load(tmp_path / "certificates" / "mean.json").recipe
+    assert sorted(recipe["answers"]["values"]) == sorted(each.risk for each in answers)
+    assert len(answers) == 30 - num_in_it
+    # The target's half of delta is spent on nothing: which clients are left out depends on no risk, so all of it holds.
+    assert sum(event["delta"] for event in report["findings"]["events"]) == pytest.approx(report["config"]["delta"] / 2)
+    assert main(["verify", str(tmp_path)]) == 0
+
+
+def test_without_a_source_there_is_no_report(tmp_path, defaults):
+    nodes = {k: {"group": "west"} for k in range(29)}
+    with pytest.raises(ValueError, match="outside of the group 'west', got 1"):
+        run_app(tmp_path, defaults, node_configs=nodes, num_clients=30, num_unseen=0, target="group:west")
+
+
+def test_a_group_that_a_simulation_does_not_make_is_refused_and_so_is_what_has_no_derivation(tmp_path, defaults):
+    with pytest.raises(ConfigError, match=r"got 'group:sigma-7'; .* in this group, such as sigma-0\.3 of group-sigmas"):
         run_app(tmp_path / "none", defaults, **IN_GROUPS | {"target": "group:sigma-7"})
     for wrong in ({"missing": "worst"}, {"contamination": 1}, {"privacy": "laplace:1"}, {"target": "group:"}):
         with pytest.raises(ConfigError):

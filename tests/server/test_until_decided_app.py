@@ -20,7 +20,9 @@ from server.report.table import show_outcome
 from server.run.ledger import read_ledger
 from server.studies import STUDIES
 from strategies.asking.query import QuorumError
+from strategies.until_decided import seeded_order
 from tests.server.running import SMALL, printed, run_app
+from tests.server.test_events import events_of, named
 from tests.server.test_query_budgets import limits, raises_later
 from tests.server.test_resume import Counting, assert_same_results, cut_ledger
 
@@ -119,6 +121,21 @@ def test_what_was_left_open_goes_on_with_more_clients(tmp_path: Path, defaults: 
     assert second["gate"]["verdict"] == "PASS"
     assert second["network"]["client_ids"][:4] == first["network"]["client_ids"]
     assert sum(counting.questions().values()) == second["network"]["num_asked"] - 4
+
+
+def test_who_failed_in_the_last_batch_is_not_asked_again_because_of_what_the_report_said(
+    tmp_path: Path, defaults: Mapping[str, Any]
+) -> None:
+    settings = {"max_clients": 8, "require": "mean<=0.6", "quorum": 0.8}
+    last = seeded_order([f"client-{k:05d}" for k in range(40)], seed=0)[7]
+    first = run(tmp_path, defaults, behaviours={int(last.removeprefix("client-")): raises_later()}, **settings)
+    assert first["network"]["clients_without_answer"] == [last]
+    looked_at = named(events_of(tmp_path), "answers_looked_at")
+    assert looked_at[-1]["client_id"] == last
+    counting = Counting()
+    second = run(tmp_path, defaults, resume="true", behaviours=counting.behaviours(40), **settings)
+    assert counting.questions() == {}
+    assert second["certificates"] == first["certificates"]
 
 
 def test_who_fails_is_named_and_too_many_end_the_run(tmp_path: Path, defaults: Mapping[str, Any]) -> None:

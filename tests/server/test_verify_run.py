@@ -476,6 +476,56 @@ def test_what_lies_elsewhere_is_no_file_of_the_folder(folder: Path, verified: Ca
         assert f"files unchanged: {name} was changed, added or removed" in said
 
 
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202e\rb\nreport agrees: yes"
+
+
+def with_hostile_names(folder: Path) -> None:
+    """Of a file, a client and a certificate."""
+    with_files(folder, lambda files: files.update({HOSTILE: "0" * 64}))
+    number = place_of(folder / "events.jsonl", '"client-00007"')
+    edit(folder / "events.jsonl", number, '"client-00007"', json.dumps(HOSTILE))
+    change_an_answer(folder)
+    mean = folder / "certificates" / "mean.json"
+    shutil.copy(mean, mean.with_stem(HOSTILE))
+
+
+def with_a_hostile_field(folder: Path) -> None:
+    changed(folder, "certificates/mean.json", lambda certificate: certificate.update({HOSTILE: 1}))
+
+
+@pytest.mark.parametrize(
+    ("tamper", "expected", "num_named"), [(with_hostile_names, 1, 6), (with_a_hostile_field, 2, 1)]
+)
+def test_nothing_in_a_folder_speaks_to_the_terminal_or_makes_lines_of_its_own(
+    tamper: Callable[[Path], None], expected: int, num_named: int, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tamper(folder)
+    assert command(["verify", str(folder)]) == expected
+    shown = capsys.readouterr()
+    text = shown.out + shown.err
+    assert text.count("owned") == num_named
+    assert text.replace("\n", "").isprintable()
+    assert "\nreport agrees: yes" not in text
+
+
+@pytest.mark.timeout(60)
+def test_what_never_ends_is_not_read(honest: Path, tmp_path: Path, verified: Callable[..., Said]) -> None:
+    names = "events.jsonl", "ledger.jsonl", "certificates/mean.json", "report.json"
+    for number, name in enumerate((*names, names[2])):
+        folder = Path(shutil.copytree(honest, tmp_path / str(number)))
+        (folder / name).unlink()
+        if number < len(names):
+            os.mkfifo(folder / name)
+        else:
+            (folder / name).symlink_to("/dev/zero")
+        said = verified(folder)
+        if name == "report.json":
+            assert (said.status, wrong(said)) == (1, ["files unchanged: report.json was changed, added or removed"])
+        else:
+            assert said.status == 2
+            assert f"{name} must be as a run writes it, got no regular file, which may never end" in said[-1]
+
+
 def test_who_rewrites_all_of_it_is_found_by_the_last_hash_alone(
     folder: Path, honest: Path, verified: Callable[..., Said], defaults: Mapping[str, Any]
 ) -> None:

@@ -286,7 +286,7 @@ def test_a_refusal_is_named_and_its_words_stand_alone():
     )
     (failure,) = outcome.failures
     assert (failure.client_id, failure.reason) == ("client-00003", "client-raised")
-    assert failure.detail == "RefusedError: 'no' \"more\" than [31m 4"
+    assert failure.detail == "RefusedError: 'no' \"more\" than\\x1b[31m 4"
 
 
 @pytest.mark.parametrize("code", [2, 5, 8, 99])

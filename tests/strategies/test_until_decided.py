@@ -72,8 +72,9 @@ def run(requirement, network, *, batch_size=5, max_clients=0, **settings):
         **settings,
     }
     curves = {"divergences": (), "budgets": (), "thresholds": (0.5,), "breakdown_threshold": 0.5}
+    looks = {name: asking.pop(name) for name in ("on_look", "looked_at") if name in asking}
     reader = FDivergence(QUERY, band="dkw", local="marginal", **curves, **asking)
-    strategy = UntilDecided(QUERY, reader=reader, batch_size=batch_size, max_clients=max_clients, **asking)
+    strategy = UntilDecided(QUERY, reader=reader, batch_size=batch_size, max_clients=max_clients, **asking, **looks)
     return strategy.start(network.grid, to_array_record(ARRAYS)).conclusion
 
 
@@ -196,14 +197,52 @@ def test_a_resumed_run_goes_on_in_the_same_order_and_asks_nobody_twice():
     assert nobody.asked == []
 
 
+def until_decided(requirement, network, **settings):
+    """Run as `run`, and return with the conclusion the clients at whose turn the answers were looked at."""
+    looked_at = []
+    found = run(requirement, network, on_look=lambda client_id: looked_at.append(client_id), **settings)
+    return found, looked_at
+
+
 def test_what_was_looked_at_stays_the_beginning_of_what_is_looked_at_again():
     """A client that failed in the first batch, and is back when the second is asked again, would come in between."""
-    answers = run(PASSES, Network()).outcome.answers
+    whole, looked_at = until_decided(PASSES, Network(), quorum=0.8)
+    answers = whole.outcome.answers
+    assert looked_at[0] == ORDER[4]
     network = Network()
-    again = run(PASSES, network, earlier=[EarlierAnswer(answers[k]) for k in (0, 1, 2, 4, 6)], quorum=0.8)
+    held = [EarlierAnswer(answers[k]) for k in (0, 1, 2, 4, 6)]
+    again = run(PASSES, network, earlier=held, looked_at=looked_at[:1], quorum=0.8)
     assert ORDER[3] not in {*network.asked, *order_of(again)}
     assert ORDER[5] in network.asked  # the second batch was not looked at
     assert reasons(again.outcome) == [(ORDER[3], "no-reply")]
+
+
+def test_who_failed_in_the_last_batch_has_no_second_chance_once_a_report_was_made():
+    """Else whoever dislikes a report could ask again those who are missing from it."""
+    failing = those(ORDER[11:13], raising)
+    first, looked_at = until_decided(NEVER, Network(failing), max_clients=15, quorum=0.8)
+    held = list(map(EarlierAnswer, first.outcome.answers))
+    network = Network()
+    again = run(NEVER, network, max_clients=15, quorum=0.8, earlier=held, looked_at=looked_at)
+    assert network.asked == []
+    assert again.required["mean"].to_dict() == first.required["mean"].to_dict()
+    more = run(NEVER, network, max_clients=20, quorum=0.8, earlier=held, looked_at=looked_at)
+    assert {*ORDER[11:13]}.isdisjoint(network.asked)
+    assert order_of(more) == [*order_of(first), *ORDER[15:20]]
+
+
+def test_who_failed_is_asked_again_as_long_as_nobody_looked():
+    """A run that misses its quorum says nothing of the others, and goes on once the clients are repaired."""
+    looked_at = []
+    with pytest.raises(QuorumError):
+        run(
+            PASSES,
+            Network(those(ORDER[:5], raising)),
+            quorum=0.9,
+            on_look=lambda client_id: looked_at.append(client_id),
+        )
+    assert looked_at == []
+    assert order_of(run(PASSES, Network(), quorum=0.9, earlier=(), looked_at=looked_at))[:5] == ORDER[:5]
 
 
 def test_of_a_client_whose_answer_is_held_nobody_says_that_its_budget_is_whole():
