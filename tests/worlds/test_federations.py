@@ -210,6 +210,8 @@ def test_certificates_hold_on_every_federation_and_what_is_usual_does_not(tables
 
 @pytest.mark.slow
 def test_clients_that_come_in_clusters_are_not_independent(tables):
-    found = {row.method: row.share_false for row in rows_in_clusters("flights-aircraft", 40, 40)}
-    assert found["riskband"] > 3 * DELTA  # what it assumes is not so
-    assert found["riskband of clusters, stated"] <= DELTA
+    found = {row.method: row for row in rows_in_clusters("flights-aircraft", 40, 40)}
+    assert found["riskband"].share_false > 3 * DELTA  # what it assumes is not so
+    stated = found["riskband of clusters, stated"]
+    assert stated.share_false <= DELTA
+    assert stated.width > 0.9  # mostly one carrier, of which nothing follows
