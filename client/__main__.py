@@ -25,7 +25,8 @@ from client.answer_record import FILE_KEY as RECORD_KEY
 from client.answer_record import checked_numbers, question_hash, record_from_config
 from client.app import app
 from client.budget import FILE_KEY, LIMIT_KEY, UNLIMITED, QueryBudget, budget_from_config, request_of
-from client.data import DATA_KEY, NO_DATASET, fitted, image_shape, load_data
+from client.data import DATA_KEY, EVALUATOR_KEY, NO_DATASET, fitted, image_shape, load_data
+from client.evaluator import NO_MODEL, OWN_EVALUATOR, as_examples
 from client.identity import client_id
 from client.privacy import FILE_KEY as PRIVACY_FILE_KEY
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
@@ -50,14 +51,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         own = parse_config_args([options.node_config])
         name = client_id(own)
-        if DATA_KEY not in own:
-            raise ValueError(f"the node config must have the key {DATA_KEY!r} for a dry run; see docs/clients.md")
+        is_evaluated = EVALUATOR_KEY in own and options.model == NO_MODEL
+        if not (is_evaluated or DATA_KEY in own):
+            keys = f"the key {DATA_KEY!r} for a dry run, or {EVALUATOR_KEY!r} for one without --model"
+            raise ValueError(f"the node config must have {keys}; see docs/clients.md")
         budget = budget_from_config(own)
         record = record_from_config(own)
         privacy = privacy_from_config(own)
-        x, y = load_data(str(own[DATA_KEY]), own)
-        query, arrays = _question(options, np.asarray(x), np.asarray(y))
-        examples = fitted(x, y, x_shape=query.x_shape, num_classes=query.num_classes)
+        query: Query = LossQuery(options.loss, NO_MODEL, (), 0)
+        arrays: dict[str, np.ndarray] = {}
+        reply = None
+        if is_evaluated:
+            reply = _reply(query, arrays, own)  # once: what it calls may take hours
+            if reply.has_error():
+                return _say_refusal(reply)
+            said = _said(query, reply)
+            examples, about = as_examples(said["risk"], said["num_examples"]), "asked for what its evaluator says"
+        else:
+            x, y = load_data(str(own[DATA_KEY]), own)
+            query, arrays = _question(options, np.asarray(x), np.asarray(y))
+            examples = fitted(x, y, x_shape=query.x_shape, num_classes=query.num_classes)
+            weights = ", ".join(options.checkpoint) if options.checkpoint else "random weights (no --checkpoint)"
+            about = f"{len(examples.y)} examples of shape {query.x_shape}; asked about {query.model!r} with {weights}"
         hashes = {"model_hash": model_hash(arrays), "code_hash": code_hash()}
         question = question_hash(query, examples_hash=examples_hash(examples.x, examples.y), **hashes)
         found = record.find(question)
@@ -69,20 +84,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # this is the owner's own machine: here the details help
         return _say_error(str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}")
     size = request_of(query).size
-    weights = ", ".join(options.checkpoint) if options.checkpoint else "random weights (no --checkpoint)"
-    print(f"{name}: {len(examples.y)} examples of shape {query.x_shape}; asked about {query.model!r} with {weights}")
+    print(f"{name}: {about}")
     if left is not None and size > left and not is_free:
         refusal = f"the question takes {size} values of the query budget, {left} are left"
     if refusal:
         print(f"it would REFUSE: {refusal}")
         return _EXIT_REFUSED
-    reply = _reply(query, arrays, own)
+    reply = reply or _reply(query, arrays, own)
     if reply.has_error():
-        print("it would REFUSE; this text would go to the server:")
-        print(f"  {reply.error.reason}")
-        return _EXIT_REFUSED
-    said = asdict(wire.decode_answer(reply.content, wire.answer_type(query)))
-    answer: dict[str, Any] = said | (found or {})  # what is recorded had other noise
+        return _say_refusal(reply)
+    answer = _said(query, reply) | (found or {})  # what is recorded had other noise
     if "budget_left" in answer and left is not None:  # a copy without a budget has answered
         answer["budget_left"] = left if is_free else left - size
     print("it would answer, and nothing else would leave this machine:")
@@ -101,7 +112,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--node-config", required=True, help='as for flower-supernode: \'client-id="a" data="/path"\'')
     parser.add_argument("--query", choices=[_LOSS, _ADVERSARIAL, _CANDIDATES], default=_LOSS)
-    parser.add_argument("--model", required=True, help="a name as in a run's config, such as cnn or module:factory")
+    model = "a name as in a run's config, such as cnn or module:factory; none is needed of an evaluator"
+    parser.add_argument("--model", default=NO_MODEL, help=model)
     parser.add_argument(
         "--checkpoint",
         action="append",
@@ -169,12 +181,22 @@ def _reply(query: Query, arrays: dict[str, np.ndarray], own: dict[str, Any]) -> 
     """What the ClientApp replies; a copy of it that counts and records nothing."""
     kept_out = {LIMIT_KEY, FILE_KEY, RECORD_KEY, PRIVACY_KEY, PRIVACY_FILE_KEY}
     node_config = {key: value for key, value in own.items() if key not in kept_out} | {LIMIT_KEY: UNLIMITED}
-    run_config = {"dataset": NO_DATASET}
+    run_config = {"dataset": NO_DATASET, EVALUATOR_KEY: OWN_EVALUATOR if query.model == NO_MODEL else ""}
     grid = InProcessGrid(app, num_clients=1, run_config=run_config, node_configs={0: node_config})
     (node_id,) = grid.get_node_ids()
     message = Message(wire.encode_query(query, arrays), node_id, wire.message_type(query))
     (reply,) = grid.send_and_receive([message])
     return reply
+
+
+def _said(query: Query, reply: Message) -> dict[str, Any]:
+    return asdict(wire.decode_answer(reply.content, wire.answer_type(query)))
+
+
+def _say_refusal(reply: Message) -> int:
+    print("it would REFUSE; this text would go to the server:")
+    print(f"  {reply.error.reason}")
+    return _EXIT_REFUSED
 
 
 def _cost(size: int, budget: QueryBudget, left: int | None, *, is_free: bool) -> str:

@@ -36,8 +36,8 @@ class _Scored(NamedTuple):
 def inspect_table(path: Path, client: str) -> Table:
     """The log of one evaluation by inspect, `.json` or `.eval`; columns are its scorers, and those of their keys.
 
-    `client` is a key of the samples' metadata, "metadata:user". Raises `TableError`, and ImportError for an `.eval`
-    without inspect, whose compression Python 3.11 does not know.
+    `client` is a key of the samples' metadata, "metadata:user", or "task": all samples are one client's. Raises
+    `TableError`, and ImportError for an `.eval` without inspect, whose compression Python 3.11 does not know.
     """
     log = _inspects_log(path)
     if log.get("status") != "success":
@@ -45,9 +45,9 @@ def inspect_table(path: Path, client: str) -> Table:
             [f"{path} must be a log that ended with success, got {log.get('status')!r}; run inspect again"]
         )
     source, _, field = client.partition(":")
-    if source != "metadata" or not field:
-        raise TableError([f"--client must be metadata:KEY, a key of the samples' metadata, got {client!r}"])
-    return _table(_inspects_samples(log.get("samples") or [], field, path), path)
+    if client != "task" and (source != "metadata" or not field):
+        raise TableError([f"--client must be metadata:KEY, a key of the samples' metadata, or task, got {client!r}"])
+    return _table(_inspects_samples(log, field, path), path)
 
 
 def _inspects_log(path: Path) -> Mapping[str, Any]:
@@ -62,16 +62,16 @@ def _inspects_log(path: Path) -> Mapping[str, Any]:
     return found
 
 
-def _inspects_samples(samples: Iterable[Any], field: str, path: Path) -> Iterator[_Scored]:
-    for sample in samples:
+def _inspects_samples(log: Mapping[str, Any], field: str, path: Path) -> Iterator[_Scored]:
+    """The samples of a log, of the client that the field of their metadata names; without one, of its task."""
+    for sample in log.get("samples") or []:
         scores: dict[str, float] = {}
         for scorer, found in (sample.get("scores") or {}).items():
             value = found.get("value")
             for key, each in value.items() if isinstance(value, Mapping) else [("", value)]:
                 scores[f"{scorer}/{key}" if key else scorer] = _inspects_number(each)
-        yield _Scored(
-            _named(sample.get("metadata") or {}, field, f"sample {sample.get('id')} of {path}"), sample["id"], scores
-        )
+        said = (sample.get("metadata") or {}) if field else log["eval"]
+        yield _Scored(_named(said, field or "task", f"sample {sample.get('id')} of {path}"), sample["id"], scores)
 
 
 def _inspects_number(value: object) -> float:

@@ -293,3 +293,49 @@ def test_a_recorded_answer_is_shown_with_the_noise_that_it_had(folder, capsys):
     assert status == 0
     assert LossAnswer(**shown(out)) == wire.decode_answer(reply.content, LossAnswer)
     assert "nor would it spend any of the privacy budget" in out
+
+
+OWN = """
+from pathlib import Path
+
+def risk(context):
+    with Path(context.node_config["calls"]).open("a") as file:
+        file.write("called\\n")
+    if "words" in context.node_config:
+        raise ValueError(context.node_config["words"])
+    return 0.25, 8
+"""
+
+
+def test_an_evaluator_says_what_it_would_say_and_is_called_once(tmp_path, capsys, monkeypatch, caplog):
+    (tmp_path / "own_evaluator.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = {"client-id": "a", "evaluator": "own_evaluator:risk", "calls": str(tmp_path / "calls.txt")}
+    limits = {"query-budget": 1, "query-budget-file": str(tmp_path / "b.sqlite")}
+    own |= limits | {"answer-record-file": str(tmp_path / "b.sqlite")}
+
+    def asked(**more):
+        node_config = " ".join(f"{key}={json.dumps(value)}" for key, value in (own | more).items())
+        (tmp_path / "calls.txt").write_text("")
+        status = main(["--dry-run", "--node-config", node_config])
+        assert (tmp_path / "calls.txt").read_text() == "called\n"
+        return status, capsys.readouterr().out
+
+    status, out = asked()
+    assert status == 0
+    said = shown(out)
+    assert (said["risk"], said["num_examples"], said["loss"]) == (0.25, 8, "zero_one")
+    assert "would spend 1 value of the query budget: 1 are left now" in out
+
+    grid = InProcessGrid(app, num_clients=1, run_config={"evaluator": "own"}, node_configs={0: own})
+    (node,) = grid.get_node_ids()
+    content = wire.encode_query(LossQuery("zero_one", "none", (), 0), {})
+    (reply,) = grid.send_and_receive([Message(content, node, "query.loss")])
+    assert LossAnswer(**said) == wire.decode_answer(reply.content, LossAnswer)
+    assert "would spend nothing: the answer record holds this answer" in asked()[1]
+
+    status, out = asked(words="the prompt of 4 May")
+    assert status == 1
+    assert "calling the client's evaluator failed with ValueError; the details are in" in out
+    assert "4 May" not in out
+    assert "the prompt of 4 May" in caplog.text  # on the owner's own machine

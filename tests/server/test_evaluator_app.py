@@ -26,6 +26,7 @@ from worlds import federations
 SCENARIO = Path(__file__).resolve().parents[2] / "simulations" / "scenarios" / "insteval.toml"
 FOREST = """
 import numpy as np
+from riskband.checks import RefusedError
 from sklearn.datasets import load_digits
 from sklearn.tree import DecisionTreeClassifier
 
@@ -55,6 +56,7 @@ def percent(context): return 12.5, 10
 def nothing(context): return None
 def empty(context): return 0.5, 0
 def broken(context): raise ValueError("the secret of hospital 7")
+def refused(context): raise RefusedError("the secret of hospital 7")  # as a library may that the function calls
 def half(context): return 0.55, 10
 """
 
@@ -193,6 +195,19 @@ def test_a_function_that_says_no_mean_loss_is_refused(name, said):
     with pytest.raises(RefusedError) as caught:
         evaluated(LossQuery("zero_one", NO_MODEL, (), 0), context)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("own", "kind", "words"),
+    [({"evaluator": "my_forest:refused"}, ValueError, "^$"), ({}, RefusedError, "secret")],
+    ids=["an owner's", "simulated"],
+)
+def test_words_of_a_library_reach_nobody_but_in_a_simulation(own, kind, words):
+    run_config = {"evaluator": "my_forest:refused"}
+    context = Context(run_id=1, node_id=1, node_config=own, state=RecordDict(), run_config=run_config)
+    with pytest.raises(kind, match=words) as caught:
+        evaluated(LossQuery("zero_one", NO_MODEL, (), 0), context)
+    assert type(caught.value) is kind
 
 
 @pytest.mark.parametrize(

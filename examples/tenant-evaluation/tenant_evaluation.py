@@ -1,0 +1,55 @@
+"""What runs on the node of one tenant: an evaluation of a language model on prompts that stay there.
+
+`evaluator="tenant_evaluation:risk"` in the node config runs inspect, `"tenant_evaluation:logged_risk"` reads what
+inspect or lm-evaluation-harness wrote before. Only what these return leaves: the mean loss and the number of prompts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import numpy as np
+from flwr.app import Context
+
+from riskband.answers.evaluations import EVALUATIONS, NUM_EXAMPLES
+
+if TYPE_CHECKING:
+    from inspect_ai.dataset import Dataset
+    from inspect_ai.model import Model
+
+
+def risk(context: Context) -> tuple[float, int]:
+    """Ask a language model, `language-model` of the node config, everything in the file `prompts`."""
+    from inspect_ai.dataset import json_dataset  # here: who reads logs needs no inspect
+
+    own = context.node_config
+    return evaluated(json_dataset(str(own["prompts"])), str(own["language-model"]))
+
+
+def evaluated(prompts: Dataset, model: str | Model) -> tuple[float, int]:
+    """Return how often inspect finds the model wrong, and of how many prompts; its log is read and thrown away."""
+    from inspect_ai import Task, eval
+    from inspect_ai.scorer import match
+    from inspect_ai.solver import generate
+
+    task = Task(dataset=prompts, solver=generate(), scorer=match())
+    with TemporaryDirectory() as folder:
+        (log,) = eval(task, model=model, log_dir=folder, log_format="json", display="none")
+        if log.error is not None:
+            raise RuntimeError(log.error.traceback)  # which the tenant alone can read
+        return mean_loss("inspect", Path(log.location), "match")
+
+
+def logged_risk(context: Context) -> tuple[float, int]:
+    """Read the `log` that a `tool`, "inspect" or "lm_eval", wrote; `score` is a scorer or a metric in it."""
+    own = context.node_config
+    return mean_loss(str(own["tool"]), Path(str(own["log"])), str(own["score"]))
+
+
+def mean_loss(tool: str, log: Path, score: str) -> tuple[float, int]:
+    """Return the mean loss over all prompts of a log, 1 minus the score, and their number."""
+    tasks = EVALUATIONS[tool](log, "task").frame
+    sizes = tasks[NUM_EXAMPLES]
+    return float(np.average(1.0 - tasks[score], weights=sizes)), int(np.sum(sizes))
