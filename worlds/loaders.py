@@ -101,8 +101,8 @@ def leaf(folder: str | Path) -> NaturalClients:
 
     Hierarchies are left out: where LEAF splits by sample, they are not those of the users beside them.
 
-    Raises ValueError if there are no such files, a user stands there twice or holds no examples, or the numbers of
-    inputs, of labels and of samples differ.
+    Raises ValueError if there are no such files or no users, a user stands there twice or holds no examples, or the
+    numbers of inputs, of labels and of samples differ.
     """
     files = sorted(Path(folder).expanduser().glob("*.json"))
     if not files:
@@ -123,6 +123,10 @@ def leaf(folder: str | Path) -> NaturalClients:
                     f"{len(x)}, {len(y)} and {num_samples}; run preprocess.sh again"
                 )
             found[user] = _arrays(x, y)
+    if not found:
+        raise ValueError(
+            f"files of LEAF must have users, got none in {len(files)}; run preprocess.sh with a smaller -k"
+        )
     if empty := [user for user, (_, y) in found.items() if not len(y)]:
         raise ValueError(
             f"every user must hold examples, got {len(empty)} with none: {', '.join(empty[:_SHOWN])}; run preprocess.sh"
@@ -215,10 +219,11 @@ def _users(file: Path) -> list[tuple[str, int, list[Any], list[Any]]]:
 
 
 def _arrays(x: Iterable[Any], y: Iterable[Any]) -> Pair:
-    """Arrays of rows; one whole number a label becomes an integer, also FLamby's floats of shape (num_examples, 1)."""
+    """Arrays of rows; one number a label is flat, also FLamby's (num_examples, 1), and whole ones are integers."""
     inputs, labels = _array(x), _array(y)
-    if labels.size == len(labels) and labels.dtype.kind in "biuf" and np.all(labels % 1 == 0):
-        labels = labels.reshape(-1).astype(np.int64)
+    if labels.size == len(labels) and labels.dtype.kind in "biuf":
+        labels = labels.reshape(-1)
+        labels = labels.astype(np.int64) if np.all(labels % 1 == 0) else labels
     return inputs, labels
 
 

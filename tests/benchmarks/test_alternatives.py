@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy import stats
+from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.meta_analysis import combine_effects
 from statsmodels.stats.proportion import proportion_confint
 
@@ -27,8 +28,17 @@ def test_intervals_over_clients_are_those_of_scipy(network):
     values = network.measured
     expected = stats.ttest_1samp(values, 0.0).confidence_interval(1.0 - 2 * DELTA).high
     assert alternatives.students_t(network) == pytest.approx(expected)
-    normal = values.mean() + stats.norm.ppf(0.95) * values.std() / np.sqrt(6)
-    assert alternatives.clustered_errors(network) == pytest.approx(normal)
+
+
+def test_clustered_errors_are_those_of_statsmodels():
+    clients = np.repeat(np.arange(4), [3, 8, 20, 5])
+    losses = np.random.default_rng(0).binomial(1, 0.3, clients.size)
+    settings = {"groups": clients, "use_correction": True}
+    found = OLS(losses, np.ones(clients.size)).fit(cov_type="cluster", cov_kwds=settings)
+    of_clients = Network(np.bincount(clients, losses), np.random.default_rng(0), np.bincount(clients))
+    # With one coefficient the correction is that for the number of clients, which inspect makes, too.
+    limit = losses.mean() + stats.norm.ppf(0.95) * found.bse[0]
+    assert alternatives.clustered_errors(of_clients) == pytest.approx(limit)
 
 
 def test_the_gini_coefficient_is_the_mean_difference():
@@ -42,9 +52,22 @@ def test_random_effects_are_those_of_statsmodels(network):
     wrong, right = network.wrong + 0.5, NUM_EXAMPLES - network.wrong + 0.5
     found = combine_effects(np.log(wrong / right), 1.0 / wrong + 1.0 / right, method_re="chi2")
     for knapp, error in ((False, found.sd_eff_w_re), (True, found.sd_eff_w_re_hksj)):
-        reach = stats.t.ppf(1.0 - 1.0 / 7.0, 4) * np.sqrt(found.tau2 + error**2)
+        chance = 1.0 / (1.0 + np.exp(-found.mean_effect_re))
+        noise = 1.0 / (NUM_EXAMPLES * chance * (1.0 - chance))
+        reach = stats.t.ppf(1.0 - 1.0 / 7.0, 4) * np.sqrt(found.tau2 + error**2 + noise)
         limit = alternatives.random_effects(network, knapp=knapp)
         assert np.log(limit / (1.0 - limit)) == pytest.approx(found.mean_effect_re + reach)
+
+
+def test_a_prediction_limit_is_of_what_the_next_client_measures():
+    """Log odds are normal, as random effects have it: of 400 clients 36 may be beyond it, 55 are once in 1000."""
+    rng, beyond = np.random.default_rng(0), np.zeros(2)
+    for _ in range(400):
+        risks = 1.0 / (1.0 + np.exp(rng.normal(0.0, 0.3, 11)))
+        wrong = rng.binomial(20, risks).astype(float)
+        net = Network(wrong[:-1], rng, 20)
+        beyond += [wrong[-1] / 20 > alternatives.random_effects(net, knapp=knapp) for knapp in (False, True)]
+    assert max(beyond) < 55
 
 
 def test_a_prediction_limit_grows_with_the_spread_of_clients(network):

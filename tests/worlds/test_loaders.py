@@ -89,6 +89,7 @@ GOOD = {"a": {"x": [[0.5]], "y": [1]}}
             r"user 'a' in 1\.json must have as many .* got 1, 2 and 2; run",
         ),
         ({"1": (GOOD, {"num_samples": [4]})}, r"got 1, 1 and 4; run"),
+        ({"1": ({}, {}), "2": ({}, {})}, r"must have users, got none in 2; run preprocess.sh with a smaller -k"),
         (
             {"1": (GOOD | {name: {"x": [], "y": []} for name in "bcdefgh"}, {})},
             r"every user must hold examples, got 7 with none: b, c, d, e, f; run preprocess.sh with -k 1, or take them",
@@ -171,6 +172,18 @@ def test_labels_that_are_no_single_numbers_stay_as_they_are():
     x, y = flamby(FedSegmented, num_centers=2)["center-1"]
     assert (y.shape, y.dtype) == ((3, 1, 13), bool)
     assert_array_equal(y[:, 0], x > 1005)
+
+
+class FedMeasured(FedHeart):
+    """Labels are single numbers, of center 0 by chance whole."""
+
+    def __getitem__(self, idx):
+        return self.features[idx], self.labels[idx] + self.features[0, 0] / 2000
+
+
+def test_labels_of_single_numbers_have_one_shape_at_all_clients():
+    clients = flamby(FedMeasured, num_centers=2)
+    assert [y.tolist() for _, y in clients.values()] == [[0, 1], [0.5, 1.5, 0.5]]
 
 
 @pytest.mark.parametrize(
