@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,9 +26,10 @@ import riskband as rb
 from benchmarks.alternatives import DELTA, MEANS, Found, Network, Row, applicable, ends, gini, students_t
 from riskband.answers.design import Design
 from riskband.checks import FloatArray
+from riskband.cli.request import figure_problems
 from riskband.plots.bands import save_figure
 from riskband.worst_cases.requirements import number_of
-from worlds.federations import FEDERATIONS, EvaluatedClients, evaluated
+from worlds.federations import FEDERATIONS, EvaluatedClients, evaluated, examples
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -185,14 +186,28 @@ def leaderboard(made: list[Row]) -> Iterator[str]:
             yield f"| `{name}` | {mean:.3f} | {any_row.num_clients} | {any_row.allowed:.3f} | {' | '.join(said)} |"
 
 
-def main() -> None:
-    """Print the tables, and draw the figure if it is asked for."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the tables, and draw the figure if it is asked for; exits with status 2 if what is asked cannot be."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("federations", nargs="*", metavar="FEDERATION", default=list(FEDERATIONS))
     parser.add_argument("--clients", type=int, default=40)
     parser.add_argument("--draws", type=int, default=200)
     parser.add_argument("--figure", metavar="FILE.svg")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    unknown = [name for name in options.federations if name not in FEDERATIONS]
+    rules = [
+        (unknown, f"FEDERATION must be one of {', '.join(FEDERATIONS)}, got {', '.join(unknown)}"),
+        (options.clients < 2, f"--clients must be at least 2, got {options.clients}; ask more"),
+        (options.draws < 1, f"--draws must be at least 1, got {options.draws}; draw more"),
+    ]
+    problems = [text for is_wrong, text in rules if is_wrong] + figure_problems("--figure", options.figure)
+    try:
+        for name in set(options.federations).difference(unknown):
+            examples(FEDERATIONS[name])
+    except ValueError as error:
+        problems.append(str(error))
+    if problems:
+        parser.error("; ".join(problems))
     clustered = [name for name in options.federations if FEDERATIONS[name].cluster]
     with ProcessPoolExecutor() as pool:
         each = pool.map(partial(rows, num_clients=options.clients, num_draws=options.draws), options.federations)
@@ -202,9 +217,11 @@ def main() -> None:
         for found in each:
             print(f"{found[0].world}: done", file=sys.stderr, flush=True)
             made += found
+        print("Share of draws in which a bound is false, and in brackets the mean bound")
         print("\n".join(leaderboard(made)))
-        print("\n\nClients drawn by whole clusters")
-        print("\n".join(leaderboard([row for found in in_clusters for row in found])))
+        if clustered:
+            print("\n\nThe same, of clients drawn by whole clusters")
+            print("\n".join(leaderboard([row for found in in_clusters for row in found])))
     if options.figure:
         save_figure(figure(made), options.figure)
 

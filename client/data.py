@@ -274,7 +274,7 @@ def imported(place: str, *, key: str = DATA_KEY) -> Callable[..., Any]:
     except BaseException as error:  # whatever a module does when it is imported, even to end the process
         raise RefusedError(
             f"the function of {key!r} must be importable, got {type(error).__name__}; "
-            "put its module where the client runs, for instance on PYTHONPATH"
+            "put its module where the client runs, for instance on PYTHONPATH, and name a function in it"
         ) from error
     if not callable(function):
         raise RefusedError(f"{key!r} must name a function, got {type(function).__name__}; name one")

@@ -62,7 +62,9 @@ def _fit(value: Any, info: ValidationInfo) -> Any:
     study = STUDIES.get(known.get("strategy", ""))
     rules = [section.rules[name] for section in _SECTIONS if name in section.rules]
     rules += [study.rules[name]] if study is not None and name in study.rules else []
-    is_possible = _fits_dataset(name, value, known.get("dataset", ""), has_model=not known.get("evaluator"))
+    is_possible = _fits_dataset(
+        name, value, known.get("dataset", ""), has_model=not known.get("evaluator", "not valid")
+    )
     if not (is_possible and all(fits(value, known) for fits in rules)):
         raise ValueError  # the field's description says the rule
     return value

@@ -108,7 +108,7 @@ class Network(Section):
         le=MAX_NUM_CLASSES,
         description=f"give the number of classes, 2 to {MAX_NUM_CLASSES}; needed where the server has no dataset",
     )
-    num_clients: int = Field(ge=2, description="the spread between clients cannot be seen in one client")
+    num_clients: int = Field(ge=2, description="give 2 or more: one client shows no spread between clients")
     num_unseen: int = Field(
         ge=0,
         description="0 means: do not check the certificates on unseen clients; 0 where the server has no dataset",
@@ -237,7 +237,10 @@ class Question(Section):
     local: Literal["marginal", "counted", "union", "observed"] = Field(description="for comparison marginal")
 
     rules: ClassVar[Mapping[str, Rule]] = {
-        "loss": lambda loss, known: loss in (("zero_one", OWN) if known.get("evaluator") else LOSSES),
+        "loss": lambda loss, known: (
+            loss in (("zero_one", OWN) if known.get("evaluator") else LOSSES)
+            or (loss == OWN and "evaluator" not in known)
+        ),  # one that is not valid is a mistake, and the loss is none
     }
 
 

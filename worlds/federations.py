@@ -103,6 +103,9 @@ class EvaluatedClients:
     clusters: tuple[str, ...] | None
     is_error: bool  # each loss is 0 or 1
 
+    def __repr__(self) -> str:
+        return f"EvaluatedClients({len(self.names)} clients, {sum(map(len, self.losses))} examples)"
+
     @property
     def answers(self) -> rb.ClientRisks:
         """What they would answer, each from all of its examples."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,10 @@ class NaturalClients(Mapping[str, Pair]):
     Examples of FLamby and flwr-datasets are read whenever a client is asked for, those of LEAF once.
     """
 
-    readers: Mapping[str, Callable[[], Pair]] = field(repr=False)
+    readers: Mapping[str, Callable[[], Pair]]
+
+    def __repr__(self) -> str:
+        return f"NaturalClients({len(self)} clients)"
 
     def __getitem__(self, client: str) -> Pair:
         return self.readers[client]()

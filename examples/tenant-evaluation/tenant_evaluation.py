@@ -14,6 +14,7 @@ import numpy as np
 from flwr.app import Context
 
 from riskband.answers.evaluations import EVALUATIONS, NUM_EXAMPLES
+from riskband.answers.frames import column
 
 if TYPE_CHECKING:
     from inspect_ai.dataset import Dataset
@@ -52,4 +53,4 @@ def mean_loss(tool: str, log: Path, score: str) -> tuple[float, int]:
     """Return the mean loss over all prompts of a log, 1 minus the score, and their number."""
     tasks = EVALUATIONS[tool](log, "task").frame
     sizes = tasks[NUM_EXAMPLES]
-    return float(np.average(1.0 - tasks[score], weights=sizes)), int(np.sum(sizes))
+    return float(np.average(1.0 - column(tasks, score, called=str(log)), weights=sizes)), int(np.sum(sizes))

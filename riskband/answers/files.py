@@ -91,6 +91,8 @@ def _opened(path: str, wanted: Wanted, framework: str | None) -> tuple[Table, Wa
             rule = f"scores of {framework} are largest where the answer is right: say --accuracy"
             raise TableError([f"{rule}, or for another metric --score NAME --lower-is-better"])
         table = EVALUATIONS[framework](Path(path), wanted.client)
+        if wanted.column not in (scores := [name for name in table.frame if name not in (NUM_EXAMPLES, table.client)]):
+            raise TableError([f"--column must be one of {', '.join(scores)}, got {wanted.column!r}; name a score"])
         wanted = replace(wanted, client=table.client, num_examples=1 if wanted.is_score else NUM_EXAMPLES)
     else:
         if wanted.client is not None:

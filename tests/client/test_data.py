@@ -83,7 +83,7 @@ def test_a_function_is_called_with_what_it_asks_for(module):
         ("mixed", "all of uint8 or none"),
         ("strange", "a batch must be"),
         ("number", "must name a function, got int"),
-        ("absent", "must be importable, got AttributeError"),
+        ("absent", "must be importable, got AttributeError; .* and name a function in it"),
     ],
 )
 def test_a_function_that_gives_no_examples_is_refused(module, function, rule):

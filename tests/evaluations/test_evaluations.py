@@ -111,6 +111,14 @@ def test_scores_are_not_read_as_losses(log, capsys, path, tool, client):
     assert "say --accuracy" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("column", [(), ("--column", "macth"), ("--column", "num_examples")])
+def test_who_names_no_score_is_told_which_there_are(log, capsys, column):
+    asked = ["--accuracy", "--num-examples", "num_examples", *column]
+    assert main(["certify", str(log), "--from", "inspect", "--client", "metadata:user", *asked]) == 2
+    (problem,) = capsys.readouterr().err.splitlines()
+    assert "--column must be one of match, includes, got" in problem
+
+
 def remove_score(content):
     content["samples"][5]["scores"].pop("match")
 

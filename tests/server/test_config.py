@@ -40,7 +40,7 @@ def test_scenarios_are_valid_and_named_like_their_files(path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "start"),
     [
-        ("num-clients", "abc", "num-clients must be a valid integer, got 'abc'; the spread"),
+        ("num-clients", "abc", "num-clients must be a valid integer, got 'abc'; give 2 or more"),
         ("require", "example_mean:2000<=0.2", "require is not valid, got 'example_mean:2000<=0.2'; give requirements"),
         (
             "measures",
@@ -77,6 +77,13 @@ def test_true_is_no_number(key: str) -> None:
     with pytest.raises(ConfigError, match=f"^{key} is not valid, got True"):
         load_config(DEFAULTS | {key: True})
     assert load_config(DEFAULTS | {"resume": True}).asking.resume
+
+
+def test_a_slip_in_the_evaluator_makes_no_mistake_of_what_goes_with_one() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(DEFAULTS | {"dataset": "none", "loss": "own", "num-unseen": 0, "evaluator": "mine:my-risk"})
+    (problem,) = caught.value.problems
+    assert problem.startswith("evaluator is not valid, got 'mine:my-risk'; give")
 
 
 def test_every_mistake_is_reported_at_once_with_key_value_and_remedy() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from benchmarks import natural
 from benchmarks.alternatives import DELTA
 from benchmarks.natural import draws, rows, rows_in_clusters, worst_mean
 from riskband.checks import RefusedError
@@ -127,6 +128,21 @@ def test_without_the_tables_it_says_how_to_get_them(monkeypatch, tmp_path, capsy
     with pytest.raises(ValueError, match="federation must be one of insteval-lecturers"):
         evaluated("nowhere")
     assert not hasattr(federations, "nowhere")
+
+
+def test_a_benchmark_that_cannot_be_run_says_all_that_is_wrong(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv(federations.FOLDER_VARIABLE, str(tmp_path))
+    with pytest.raises(SystemExit) as caught:
+        natural.main(["exam", "nowhere", "--clients", "1", "--draws", "0", "--figure", str(tmp_path / "no" / "f.svg")])
+    assert caught.value.code == 2
+    said = capsys.readouterr().err
+    for problem in ("vote, stops", "got nowhere", "at least 2, got 1", "at least 1, got 0", "make ", "--fetch"):
+        assert problem in said
+
+
+def test_clients_are_shown_by_their_number_and_not_by_thousands_of_losses():
+    frame, _ = made_up()
+    assert repr(trained(CARD, frame, seed=0)) == "EvaluatedClients(20 clients, 800 examples)"
 
 
 def test_another_package_is_not_read(monkeypatch, tmp_path):

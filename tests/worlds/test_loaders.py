@@ -54,6 +54,10 @@ def test_users_of_leaf_come_in_order_of_their_names_whatever_the_files(tmp_path)
         assert y.dtype == np.int64
 
 
+def test_clients_are_shown_by_their_number():
+    assert repr(numbered(12)) == "NaturalClients(12 clients)"
+
+
 def test_what_leaf_leaves_of_dropped_users_is_no_client_and_hierarchies_may_be_there(tmp_path):
     data = {
         "MACBETH_MACBETH": {"x": ["to-morrow and", " to-morrow an"], "y": [" ", "d"]},
