@@ -193,6 +193,11 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=200)
     parser.add_argument("--figure", metavar="FILE.svg")
     options = parser.parse_args()
+    try:
+        for name in options.federations:
+            evaluated(name)
+    except ValueError as error:
+        parser.error(str(error))
     clustered = [name for name in options.federations if FEDERATIONS[name].cluster]
     with ProcessPoolExecutor() as pool:
         each = pool.map(partial(rows, num_clients=options.clients, num_draws=options.draws), options.federations)
