@@ -214,7 +214,7 @@ class Row(NamedTuple):
     method: str
     share_false: float
     allowed: float
-    width: float
+    width: float  # the mean of upper bounds; of the Gini coefficient, of intervals
 
 
 def networks(law: MetaDistribution, num_clients: int, num_networks: int) -> Iterator[tuple[Network, float]]:

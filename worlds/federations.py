@@ -21,7 +21,7 @@ import tomllib
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -149,7 +149,7 @@ def examples(federation: Federation) -> pd.DataFrame:
     return kept if federation.above is None else kept.assign(target=kept["target"] > federation.above)
 
 
-@lru_cache(maxsize=4)
+@cache
 def evaluated(name: str, *, seed: int = 0) -> EvaluatedClients:
     """Return the losses of a federation's clients, as `trained`, of a name.
 
