@@ -160,7 +160,7 @@ def test_nobody_is_asked_in_vain():
 
 def test_a_client_without_anything_left_is_named_and_not_asked():
     network = Network(node_configs={1: {"left": 0}, 2: {"left": 1}})
-    outcome = run(network, respect_budgets=True, quorum=0.5)
+    outcome = run(network, respect_budgets=True, quorum=0.5, reply_timeout=60.0)
     assert reasons(outcome) == [(name_of(1), "budget-spent")]
     assert sorted(network.asked["query.loss"]) == [0, 2, 3, 4, 5]
 
