@@ -103,6 +103,7 @@ def test_the_image_is_built_and_its_commands_run_read_only_as_an_ordinary_user(
     assert "1.41" in run(podman, user, ["flower-superlink", "--version"])
     for name in ("superlink", "supernode", "superexec"):
         assert "usage: " in run(podman, user, [f"flower-{name}", "--help"])
+    assert "usage: " in run(podman, user, ["python", "/app/deploy/supernode.py", "--help"])
     for module in ("deploy.certify", "deploy.register_nodes", "riskband", "simulations"):
         assert "usage: " in run(podman, user, ["python", "-m", module, "--help"], "--workdir=/app").lower()
     loading = run(podman, user, ["python", "-v", "-c", "import server.app, client.app, flwr.cli.app"], "--workdir=/app")
