@@ -184,15 +184,14 @@ GINI: Mapping[str, Callable[[Network], tuple[float, float]]] = {
 }
 
 
-FOR_ERRORS = {
+_POOLED_COUNTS = {
     "all examples pooled, Clopper-Pearson",
     "all examples pooled, Wilson",
     "bootstrap over examples",
-    "random effects, DerSimonian-Laird",
-    "random effects, Hartung-Knapp",
 }
+FOR_ERRORS = {*_POOLED_COUNTS, "random effects, DerSimonian-Laird", "random effects, Hartung-Knapp"}
 """Methods that take a loss for a count."""
-OF_EXAMPLES = {*list(MEANS)[:4], "clustered standard errors"}
+OF_EXAMPLES = {*_POOLED_COUNTS, "all examples pooled, normal", "clustered standard errors"}
 """Methods whose estimate is the mean of all examples, in which a client counts by how many it has."""
 
 # Of the figure: the other ways to pool or to resample are hardly told apart from these.

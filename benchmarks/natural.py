@@ -82,7 +82,7 @@ def draws(
 def rows(name: str, num_clients: int, num_draws: int) -> list[Row]:
     """Return what all methods said of draws of so many clients, or half, of a federation."""
     clients = evaluated(name)
-    risks = np.array([losses.mean() for losses in clients.losses])
+    risks = clients.risks
     num_clients = min(num_clients, risks.size // 2)
     threshold = round(float(np.quantile(risks, 0.8)), 2)
     of_examples = float(np.concatenate(clients.losses).mean())
@@ -112,7 +112,7 @@ def rows(name: str, num_clients: int, num_draws: int) -> list[Row]:
 def rows_in_clusters(name: str, num_clients: int, num_draws: int) -> list[Row]:
     """Return what methods said of the mean where clients were drawn by whole clusters, at least so many."""
     clients = evaluated(name)
-    risks = np.array([losses.mean() for losses in clients.losses])
+    risks = clients.risks
     names = np.array(clients.clusters)
     by_cluster = float(np.mean([risks[names == each].mean() for each in np.unique(names)]))
     found = Found()
@@ -152,7 +152,7 @@ def figure(made: list[Row]) -> Figure:
     for method, (colour, marker) in _SHOWN.items():
         rows_of = [row for row in means if row.method == method]
         places = [names.index(row.world) for row in rows_of]
-        truths = [np.mean([losses.mean() for losses in evaluated(row.world).losses]) for row in rows_of]
+        truths = [evaluated(row.world).risks.mean() for row in rows_of]
         widths = [row.width / truth for row, truth in zip(rows_of, truths, strict=True)]
         left.plot([row.share_false for row in rows_of], places, marker, color=colour, ms=5.0, label=method)
         right.plot(widths, places, marker, color=colour, ms=5.0)
@@ -181,7 +181,7 @@ def leaderboard(made: list[Row]) -> Iterator[str]:
         yield "|---|" + "---|" * (len(columns) + 3)
         for name, line in lines.items():
             any_row = next(iter(line.values()))
-            mean = np.mean([losses.mean() for losses in evaluated(name).losses])
+            mean = evaluated(name).risks.mean()
             said = [f"{row.share_false:.3f} ({row.width:.3f})" if (row := line.get(each)) else "" for each in columns]
             yield f"| `{name}` | {mean:.3f} | {any_row.num_clients} | {any_row.allowed:.3f} | {' | '.join(said)} |"
 
@@ -202,8 +202,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ]
     problems = [text for is_wrong, text in rules if is_wrong] + figure_problems("--figure", options.figure)
     try:
-        for name in set(options.federations).difference(unknown):
-            examples(FEDERATIONS[name])
+        asked = [FEDERATIONS[name] for name in options.federations if name not in unknown]
+        for card in {card.package: card for card in asked}.values():  # is each package there?
+            examples(card)
     except ValueError as error:
         problems.append(str(error))
     if problems:

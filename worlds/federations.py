@@ -109,8 +109,12 @@ class EvaluatedClients:
     @property
     def answers(self) -> rb.ClientRisks:
         """What they would answer, each from all of its examples."""
-        sizes = [losses.size for losses in self.losses]
-        return rb.ClientRisks([each.mean() for each in self.losses], sizes, self.is_error, names=self.names)
+        return rb.ClientRisks(self.risks, list(map(len, self.losses)), self.is_error, names=self.names)
+
+    @property
+    def risks(self) -> FloatArray:
+        """The mean loss of each."""
+        return np.array([losses.mean() for losses in self.losses])
 
 
 def fetch(folder: Path | None = None) -> None:
@@ -202,9 +206,8 @@ def risk(name: str, context: Any) -> tuple[float, int]:
     try:
         losses = evaluated(name).losses
     except ValueError as error:  # whose text names a folder
-        raise RefusedError(
-            f"a client of {name} needs its table, got none that can be read; run {HOW_TO_GET_IT}"
-        ) from error
+        missing = f"a client of {name} needs its table, got none that can be read; run {HOW_TO_GET_IT}"
+        raise RefusedError(missing) from error
     if number >= len(losses):
         raise RefusedError(f"num-clients must be at most {len(losses)}, the clients of {name}, got more; lower it")
     return float(losses[number].mean()), losses[number].size
@@ -255,10 +258,6 @@ def _table(package: bytes, name: str) -> pd.DataFrame:
     return table
 
 
-def _licence(card: Federation) -> str:
-    return "; ".join(filter(None, (_LICENCES[card.package], card.licence)))
-
-
 def table_of_cards() -> str:
     """Return all cards as a table in Markdown, with what is counted in their tables."""
     lines = [
@@ -269,9 +268,8 @@ def table_of_cards() -> str:
         sizes = examples(card)["client"].value_counts()
         counted = f"{sizes.min():,} to {sizes.max():,}, median {sizes.median():,.0f}"
         clients = f"{sizes.size:,} {card.who}"
-        lines.append(
-            f"| `{name}` | {clients} | {counted} | {card.predicts} | {card.why} | {card.table}, {_licence(card)} |"
-        )
+        licence = "; ".join(filter(None, (_LICENCES[card.package], card.licence)))
+        lines.append(f"| `{name}` | {clients} | {counted} | {card.predicts} | {card.why} | {card.table}, {licence} |")
     return "\n".join(lines)
 
 
