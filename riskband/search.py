@@ -77,17 +77,17 @@ def largest_where(
 
 
 def smallest_size(
-    too_few: int, suffices: Callable[[int], bool], *, most: int, fineness: int | None = None
+    too_few: int, suffices: Callable[[int], bool], *, most: int, fineness: int | None = None, reach: int | None = None
 ) -> int | None:
     """Smallest size above `too_few` that suffices, by doubling and then halving; None if not even `most` does.
 
-    Exact, or with a `fineness` to one part in so many.
+    Exact, or with a `fineness` to one part in so many. What is doubled is the `reach` of a step, at first `too_few`.
     """
-    enough = too_few
-    while not suffices(enough := min(2 * enough, most)):
+    reach = reach or too_few
+    while not suffices(enough := min(too_few + reach, most)):
         if enough == most:
             return None
-        too_few = enough
+        too_few, reach = enough, 2 * reach
     while enough - too_few > (max(too_few // fineness, 1) if fineness else 1):
         middle = (too_few + enough) // 2
         too_few, enough = (too_few, middle) if suffices(middle) else (middle, enough)

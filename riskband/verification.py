@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from itertools import takewhile
@@ -16,6 +17,7 @@ from riskband.answers.risks import ClientRisks
 from riskband.answers.scaled import is_scaled, rebuilt
 from riskband.bands.band import band
 from riskband.bands.joint import joint_band, joint_cdf
+from riskband.bands.levels import berk_jones_constant
 from riskband.certificate import Certificate
 from riskband.functionals.dispersion import dispersion_certificate, lorenz_certificate
 from riskband.functionals.gini_correlation import gini_correlation
@@ -77,6 +79,7 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
 
 _BOUNDED_BY_ONE = ("mean", "example_mean", "cvar", "quantile", "share", "worst_mean", "worst_share", "next")
 _LARGEST_TRIED = 4_096  # clients
+_DOUBTFUL = 20  # one part in so many: how exact the number of clients is where some count as the worst
 
 _COMPUTED = ("value", "lower", "details")
 _RELATIVE = 1e-9  # what is not computed is copied, but for thresholds that were read off a band
@@ -212,7 +215,10 @@ def why_it_says_nothing(certificate: Certificate) -> str | None:
     taken = recipe["answers"]
     in_doubt = taken.get("contamination", 0) or (taken.get("num_missing", 0) and taken.get("missing") == "worst")
     doubt = "missing or doubtful clients count as the worst, here in proportion; " if in_doubt else ""
-    enough = smallest_size(num_clients, lambda size: _is_below_one(recipe, size), most=_LARGEST_TRIED)
+    too_few = max(num_clients, _too_few_for_its_level(recipe))
+    # Without doubts the last level is nearly all that matters; with them, their proportion is whole clients anyway.
+    steps = {"fineness": _DOUBTFUL} if in_doubt else {"reach": 1 if too_few > num_clients else None}
+    enough = smallest_size(too_few, lambda size: _is_below_one(recipe, size), most=_LARGEST_TRIED, **steps)
     if enough is None:
         return f"{doubt}it would stay 1 with {_LARGEST_TRIED:,} clients that answer as these {num_clients} did"
     return f"{doubt}{num_clients} clients are too few; with {enough} that answer as these did it would be just below 1"
@@ -224,6 +230,23 @@ def _num_values(recipe: Recipe) -> int | None:
     is_own = recipe["arguments"].get("divergence", "kl") not in DIVERGENCES  # a divergence that only its user has
     is_own |= bool({"population", "batches"} & recipe["arguments"].keys())  # of so many clients, and no more
     return None if is_tuned or is_own or "values" not in answers or "radii" in answers else len(answers["values"])
+
+
+def _too_few_for_its_level(recipe: Recipe) -> int:
+    """Largest number of clients of whom no Berk-Jones band reaches the highest level that is read off; 0 if unknown.
+
+    The band ends at the level c^(1/K), where c falls with K: from too few clients, each constant says how many are at
+    least needed, and three or four of them where that ends. `local` steps only lower the levels.
+    """
+    taken, level = recipe["band"] or {}, float(np.max(recipe["arguments"].get("level", 0.0)))
+    if taken.get("method") != "berk_jones" or not 0.0 < level < 1.0:
+        return 0
+    size, needed = 0, 1
+    while size < needed < _LARGEST_TRIED:
+        size = needed
+        constant = berk_jones_constant(size, taken["delta"], is_two_sided=taken["sides"] == "two")
+        needed = math.ceil(math.log(constant) / math.log(level))
+    return min(needed, _LARGEST_TRIED) - 1
 
 
 def _is_below_one(recipe: Recipe, num_clients: int) -> bool:

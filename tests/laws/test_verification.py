@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import riskband as rb
+from riskband import verification
 
 RISKS = rb.ClientRisks([0.1, 0.2] * 20, 10)
 FEW = rb.ClientRisks([0.9, 0.4, 0.8] * 9, 10)
@@ -120,3 +121,21 @@ def test_only_a_certificate_from_below_may_be_open_above():
             rb.Certificate.from_dict({**stored, **wrong})
     with pytest.raises(ValueError, match="must be finite, but where only a lower bound is certified"):
         rb.Certificate.from_dict({key: value for key, value in stored.items() if key != "lower"})
+
+
+@pytest.mark.parametrize("sides", ["lower", "two"])
+@pytest.mark.parametrize("read", [rb.quantile, rb.cvar], ids=["quantile", "cvar"])
+@pytest.mark.parametrize("level", [0.5, 0.9, 0.97])
+def test_the_number_of_clients_that_would_do_is_the_smallest_although_few_are_tried(read, level, sides, monkeypatch):
+    tried = []
+    is_below_one = verification._is_below_one
+    monkeypatch.setattr(
+        verification, "_is_below_one", lambda recipe, size: tried.append(size) or is_below_one(recipe, size)
+    )
+    few = rb.ClientRisks([0.1, 0.3, 0.2, 0.4], 50)
+    said = verification.why_it_says_nothing(read(rb.band(few, delta=0.01, sides=sides), level))
+    enough = int(re.search(r"with (\d+) that", said)[1])
+    assert is_below_one(read(rb.band(few, delta=0.01, sides=sides), level).recipe, enough)
+    assert not is_below_one(read(rb.band(few, delta=0.01, sides=sides), level).recipe, enough - 1)
+    assert len(tried) <= 12
+    assert max(tried) <= 2 * enough
