@@ -47,7 +47,23 @@ def rendered(path: Path, content: str) -> tuple[str, dict[str, bytes]]:
 
 
 def executed(notebook: Any, *, folder: Path) -> Any:
-    """Run a notebook in a folder, and return it with its outputs; raises CellExecutionError where a cell fails."""
+    """Run a notebook in a folder, and return it with its outputs.
+
+    Raises CellExecutionError where a cell fails, and ValueError if the outputs are not those of a page.
+    """
     resources = {"metadata": {"path": str(folder)}}
     settings = {"timeout": _TIMEOUT, "kernel_name": "python3", "coalesce_streams": True}
-    return NotebookClient(notebook, **settings, resources=resources).execute()
+    found = NotebookClient(notebook, **settings, resources=resources).execute()
+    if problem := output_problem([output for cell in found.cells for output in cell.get("outputs", ())]):
+        raise ValueError(f"a notebook in {folder.name} {problem}")
+    return found
+
+
+def output_problem(outputs: list[Any]) -> str:
+    """Say what the outputs of a notebook lack, or have too much; "" if nothing."""
+    if not any("image/png" in output.get("data", {}) for output in outputs):
+        return "must show a figure, got none"
+    if not any("with probability at least 0.95" in output.get("text", "") for output in outputs):
+        return "must print the sentence of a certificate at delta = 0.05, got none"
+    warned = [output["text"] for output in outputs if output.get("name") == "stderr"]
+    return f"must warn of nothing, got {warned[0]:.200}" if warned else ""

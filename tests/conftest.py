@@ -1,7 +1,7 @@
 """Settings of the whole suite.
 
 The examples that hypothesis tries are derived from each test, so that the same commit always passes or always fails.
-The default suite tries few; `.ci/run` tries more of them (HYPOTHESIS_PROFILE=thorough, all tests marked `hypothesis`).
+The default suite tries few; `.ci/run` tries more of them (HYPOTHESIS_PROFILE=thorough).
 To look for new ones: HYPOTHESIS_PROFILE=explore pytest tests/laws tests/strategies
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import defaultdict
 from collections.abc import Generator
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +37,9 @@ SERVERS = ("tests/end_to_end/", "tests/deployment/")
 
 SLOW_TIMEOUT = 900  # seconds, for a slow test; it is to end what hangs
 
+# What is skipped for good reason where all is installed that `.ci/run` installs; there, every other skip is a failure.
+ALLOWED_SKIPS = ("no GPU here", "is not on this machine")  # the second: sets that must be fetched by hand
+
 
 @pytest.fixture(autouse=True)
 def state_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,6 +58,44 @@ def idle_clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now, sleep=sleep)
     monkeypatch.setattr(exchange, "time", clock)
     return clock
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--complete", action="store_true", help="fail for a skip that is not one of ALLOWED_SKIPS")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # one process hears of all tests, whoever runs them
+        config.pluginmanager.register(Skips(config), "skips")
+
+
+class Skips:
+    """Tells what was skipped, and fails a `--complete` session for what it does not know."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.is_complete, self.reasons = config.option.complete, defaultdict[str, list[str]](list)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.skipped and isinstance(report.longrepr, tuple):
+            self.reasons[report.longrepr[2].removeprefix("Skipped: ")].append(report.nodeid)
+
+    pytest_collectreport = pytest_runtest_logreport  # a file that is skipped as a whole
+
+    @property
+    def unknown(self) -> dict[str, list[str]]:
+        return {why: names for why, names in self.reasons.items() if not any(each in why for each in ALLOWED_SKIPS)}
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.is_complete and self.unknown and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        for why, names in self.reasons.items():
+            terminalreporter.write_line(f"skipped {len(names)}: {why} ({names[0]}{', …' * (len(names) > 1)})")
+        if self.is_complete and self.unknown:
+            terminalreporter.write_line(
+                "these skips are not in ALLOWED_SKIPS of tests/conftest.py: with --complete a failure"
+            )
 
 
 @pytest.hookimpl(wrapper=True)

@@ -6,9 +6,9 @@ suite runs, one of each entry is among those of all tests; `test_registries.py` 
 
 from __future__ import annotations
 
-import inspect
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from types import CodeType
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ Entry = tuple[str, str]
 """The kind of a registry, and a name in it."""
 
 # Of every test in these folders the default suite runs so many cases, spread over their list; the others are slow.
-# Those of a refusal (`pytest.raises`) are no repetitions: each is about another guard, and all of them run.
+# Those of a guard (a test with `pytest.raises`, or marked `guard`) are no repetitions: each is about another rule.
 DEFAULT_CASES = {
     "tests/adversaries/": 1,
     "tests/client/": 4,
@@ -64,11 +64,18 @@ def _spare(fast: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     for item in fast:
         cases[item.nodeid.partition("[")[0]].append(item)
     for folder, most in DEFAULT_CASES.items():
-        for same in (same for name, same in cases.items() if name.startswith(folder) and not _refuses(same)):
+        for same in (same for name, same in cases.items() if name.startswith(folder) and not _guards(same)):
             kept = {(2 * number + 1) * len(same) // (2 * most) for number in range(most)}
             yield from (same[number] for number in range(len(same)) if number not in kept)
 
 
-def _refuses(cases: list[pytest.Item]) -> bool:
-    """Whether a test is about a refusal."""
-    return len(cases) > 1 and "pytest.raises(" in inspect.getsource(cases[0].function)
+def _guards(cases: list[pytest.Item]) -> bool:
+    """Whether each case of a test is about another guard: it is marked so, or expects an error."""
+    is_marked = cases[0].get_closest_marker("guard") is not None
+    return len(cases) > 1 and (is_marked or _raises(cases[0].function.__code__))
+
+
+def _raises(code: CodeType) -> bool:
+    """Whether a function, or one within it, calls `pytest.raises`."""
+    within = (each for each in code.co_consts if isinstance(each, CodeType))
+    return {"pytest", "raises"} <= {*code.co_names} or any(map(_raises, within))

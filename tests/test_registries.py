@@ -60,7 +60,7 @@ class Case:
     """What the choice of cases reads of an item."""
 
     def __init__(self, name: str, marks: Iterable[Any] = ()) -> None:
-        self.nodeid, self.function = name, Case
+        self.nodeid, self.function = name, lambda: None
         self.marks = [each if isinstance(each, pytest.Mark) else each.mark for each in marks]
 
     def iter_markers(self, name: str) -> Iterator[pytest.Mark]:
