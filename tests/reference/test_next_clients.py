@@ -1,7 +1,6 @@
 """The next clients by ranks: enumeration of all orders, beta-binomial distributions of scipy, integrals."""
 
 import itertools
-import time
 
 import numpy as np
 import pytest
@@ -227,9 +226,7 @@ def test_a_shift_costs_and_true_risks_cost():
 
 @pytest.mark.slow
 def test_ten_thousand_clients_and_a_thousand_next():
-    before = time.perf_counter()
     most = most_above.__wrapped__(10_000, 1_000, 0.05)
-    assert time.perf_counter() - before < 10.0  # 4 s on two busy cores
     assert 0.95 <= chance_of_all(most, 1_000) < 0.951
 
 

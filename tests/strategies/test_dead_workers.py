@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -59,10 +58,9 @@ def test_the_client_that_a_worker_died_of_is_told_from_those_that_came_to_it_lat
 
 
 def test_a_text_that_begins_as_rays_many_times_costs_a_server_no_time():
-    reply = Message(Error(0, "ActorDiedError" * 2000), reply_to=Message(RecordDict(), 1, "query.loss"))
-    started = time.process_time()
+    """With a pattern that goes back, 2,000 of them took 0.4 s and these would take an hour."""
+    reply = Message(Error(0, "ActorDiedError" * 200_000), reply_to=Message(RecordDict(), 1, "query.loss"))
     assert dead_worker(reply) is None
-    assert time.process_time() - started < 0.1  # 0.4 s before, and 35 s for as much as is fetched
 
 
 @pytest.mark.slow
