@@ -35,6 +35,16 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # two SuperLinks with their SuperNodes on two cores may take longer to find each other than a run is patient.
 SERVERS = ("tests/end_to_end/", "tests/deployment/")
 
+# After these the files that take longest, since a file has one process: else one of them is left to the end, alone.
+LONGEST = (
+    "tests/validity/test_always_valid.py",  # 200 CPU seconds in the slow suite; the others from 60 on
+    "tests/adversaries/test_bounds_fuzz.py",
+    "tests/laws/test_plan.py",
+    "tests/validity/test_direct_dispersion.py",
+    "tests/adversaries/test_ascent.py",
+    "tests/report/test_browser.py",
+)
+
 SLOW_TIMEOUT = 900  # seconds, for a slow test; it is to end what hangs
 
 # What is skipped for good reason where all is installed that `.ci/run` installs; there, every other skip is a failure.
@@ -111,12 +121,20 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m "not slow"` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(SERVERS))
+    items.sort(key=_place)
     for item in list(repetitions(items)):
         item.add_marker("slow")
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
+
+
+def _place(item: pytest.Item) -> int:
+    """0 for what starts servers, then the longest files, then all others."""
+    if item.nodeid.startswith(SERVERS):
+        return 0
+    file = item.nodeid.partition("::")[0]
+    return 1 + (LONGEST.index(file) if file in LONGEST else len(LONGEST))
 
 
 @pytest.hookimpl(optionalhook=True)

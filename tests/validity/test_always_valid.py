@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -76,7 +77,7 @@ def are_false(answers, truths):
     return found
 
 
-@study(30, slow=500)
+@study(slow=200)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_risks_looked_at_after_every_client(network, num_networks):
     """Two ends have half of delta each. A correct bound is rejected with probability 1e-4."""
@@ -96,7 +97,7 @@ def test_risks_looked_at_after_every_client(network, num_networks):
 OF_CHANGES = ("change", "harmed:0.02", "change_quantile:0.8", "worst_change:chi2:0.1")
 
 
-@study(20, slow=300)
+@study(slow=200)
 @pytest.mark.parametrize("law", LAWS)
 def test_changes_looked_at_after_every_client(law, num_networks):
     kinds = LAWS[law]
@@ -118,7 +119,7 @@ def test_changes_looked_at_after_every_client(law, num_networks):
 OF_SCORES = ("score", "score_share:0.61", "score_quantile:0.2", "worst_score:chi2:0.1")
 
 
-@study(20, slow=300)
+@study(slow=200)
 @pytest.mark.parametrize("higher", [True, False])
 def test_scores_looked_at_after_every_client(higher, num_networks):
     worst = ends("worst_mean:chi2:0.1", 1.0 - ATOMS if higher else ATOMS, MASSES)[0]
@@ -171,6 +172,33 @@ def test_coins_exactly(share):
             seen.add(bool(peak >= needed))
             assert (made.value <= share) == (peak >= needed)
     assert seen == {True, False} or share < 0.05
+
+
+# At once for all numbers of clients up to this one, over all sequences of coins; delta is large enough to be spent.
+NUM_COINS, LARGE_DELTA = 6, 0.5
+SHARES = np.linspace(0.02, 0.98, 49)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_over_every_sequence_of_coins(name):
+    """Exactly, at every share of bad clients: no bound is ever false with more than the delta of its ends."""
+    rows = np.array(list(product([0.0, 1.0], repeat=NUM_COINS)))
+    ever = {"above": np.zeros((len(rows), SHARES.size), bool), "below": np.zeros((len(rows), SHARES.size), bool)}
+    truths = np.array([ends(name, np.array([0.0, 1.0]), np.array([1.0 - share, share])) for share in SHARES.tolist()])
+    for place, row in enumerate(rows):
+        try:
+            made = always_valid(rb.ClientRisks(row, 1, binary=True), name, delta=LARGE_DELTA)
+        except ValueError:  # one end has passed the other: one of them is false
+            ever["above"][place] = True
+            continue
+        ever["above"][place] = made.value < truths[:, 1] - ROUNDING
+        ever["below"][place] = made.lower is not None and made.lower > truths[:, 0] + ROUNDING
+    num_bad = rows.sum(axis=1)[:, None]
+    chances = SHARES**num_bad * (1.0 - SHARES) ** (NUM_COINS - num_bad)
+    false = {end: float(np.max(np.sum(chances * are, axis=0))) for end, are in ever.items()}
+    assert max(false.values()) <= LARGE_DELTA
+    assert false["below"] <= LARGE_DELTA / 2
+    assert false["above"] <= (LARGE_DELTA / 2 if false["below"] > 0.0 else LARGE_DELTA)
 
 
 # Known mistakes.

@@ -41,7 +41,7 @@ def failures(risks, law, *, delta, cases):
     }
 
 
-@study(60, slow=400)
+@study(60, slow=200)
 @pytest.mark.parametrize("law", ["beta", "two points"])
 def test_every_band_holds_for_equal_numbers_of_examples(law, num_networks):
     cases = product(LOCALS, METHODS, SIDES)
@@ -49,7 +49,7 @@ def test_every_band_holds_for_equal_numbers_of_examples(law, num_networks):
     assert rejected(found, 0.2) == {}
 
 
-@study(100, slow=300)
+@study(100, slow=200)
 @pytest.mark.parametrize("sizes", ["unequal", "dependent"])
 def test_bands_hold_for_numbers_of_examples_drawn_with_the_client(sizes, num_networks):
     cases = product(("marginal", "counted"), METHODS, ("two", "lower"))
@@ -65,7 +65,7 @@ def test_bands_hold_for_any_bounded_loss(num_networks):
 
 
 @pytest.mark.slow
-@study(300, slow=800)
+@study(300)
 def test_exact_calibration_shows_where_no_local_step_hides_it(num_networks):
     """The same test has power: for the law of what clients measure, ever finer, Berk-Jones fails nearly delta."""
     cases = [("observed", "berk_jones", sides) for sides in SIDES]

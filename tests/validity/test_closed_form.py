@@ -22,7 +22,7 @@ LAWS = {
 }
 
 
-@study(20, slow=600)
+@study(slow=200)
 @pytest.mark.parametrize("num_examples", [5, 20, 100])
 def test_the_joint_band_holds_at_few_and_many_examples_also_where_counts_jump(num_examples, num_networks):
     found = {}
@@ -34,7 +34,7 @@ def test_the_joint_band_holds_at_few_and_many_examples_also_where_counts_jump(nu
     assert rejected(found, DELTA) == {}
 
 
-@study(20, slow=600)
+@study(slow=200)
 @pytest.mark.parametrize("num_examples", [5, 100])
 def test_the_joint_band_holds_for_losses_between_0_and_1(num_examples, num_networks):
     law = ContinuousLossRisks(2.0, 6.0)
@@ -80,7 +80,7 @@ def test_levels_beyond_the_measured_risk_fail_where_clients_measure_exactly():
     assert is_rejected(failures, DELTA)
 
 
-@study(25, slow=400)
+@study(slow=200)
 @pytest.mark.parametrize("local", ["counted", "union"])
 def test_means_by_measured_risks_hold_with_the_rest_of_the_band(local, num_networks):
     found = {}

@@ -82,7 +82,7 @@ def band_failures(law, sizes, cases, *, num_networks, seed, num_clients=60):
 AIMS = (("lower", HIDE_RISK), ("upper", HIDE_SAFETY), ("two", HIDE_RISK), ("two", HIDE_SAFETY), ("two", "both"))
 
 
-@study(30, slow=60)
+@study(slow=100)
 @pytest.mark.parametrize("law", [BETA, pytest.param(TWO_POINTS, marks=pytest.mark.slow)], ids=["beta", "two points"])
 def test_every_band_holds_for_equal_numbers_of_examples(law, num_networks):
     cases = [(local, method, *aim) for local, method, aim in product(LOCALS, METHODS, AIMS)]
@@ -205,7 +205,7 @@ def test_negative_control_means_told_less_than_the_truth(told):
 
 
 @pytest.mark.slow
-@study(12, slow=25)
+@study(12)
 @pytest.mark.parametrize(
     "make", [transport_mean, pytest.param(transport_cdf, marks=pytest.mark.slow)], ids=["mean", "cdf"]
 )

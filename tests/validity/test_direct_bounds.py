@@ -47,7 +47,7 @@ def failures(risks, law, *, delta, own_seed=None, balls=BALLS):
     ("law", "sizes"),
     [("beta", 5), ("two points", 20), ("continuous", 20), ("half", "unequal"), ("rare", "dependent"), ("skewed", 20)],
 )
-@study(12, slow=200)
+@study(slow=200)
 def test_bounds_that_stand_alone_hold(law, sizes, num_networks):
     found = failures(LAWS[law], num_networks=num_networks, num_clients=30, sizes=sizes, delta=0.2, seed=1, own_seed=0)
     assert rejected(found, 0.2) == {}

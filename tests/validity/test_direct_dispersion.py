@@ -54,7 +54,7 @@ def fails(answers, law, measures):
     return found | {(measure, "upper"): bound.upper < truth(law, measure) - 1e-9 for measure, bound in bounds.items()}
 
 
-@study(60, slow=400)
+@study(60, slow=200)
 @pytest.mark.parametrize("num_examples", [5, 20, "unequal"])
 @pytest.mark.parametrize("law", LAWS)
 def test_gini_coefficients_lie_between_their_limits(law, num_examples, num_networks):
@@ -64,7 +64,7 @@ def test_gini_coefficients_lie_between_their_limits(law, num_examples, num_netwo
     assert rejected(found, DELTA / 2) == {}
 
 
-@study(20, slow=200)
+@study(slow=200)
 @pytest.mark.parametrize(("num_clients", "num_examples"), [(30, 5), (150, 50)])
 @pytest.mark.parametrize("law", ["two points", "discrete", "one bad"])
 def test_tangents_of_the_gini_coefficient_give_upper_limits(law, num_clients, num_examples, num_networks):
@@ -119,7 +119,7 @@ def limits(ratio, answers, side):
     return side(ratio, answers, orders, delta=DELTA / 2)
 
 
-@study(25, slow=400)
+@study(slow=200)
 @pytest.mark.parametrize("law", ["two points", "one bad", "discrete"])
 def test_upper_limits_of_ratios_hold(law, num_networks):
     kinds = {
@@ -148,7 +148,7 @@ def test_measured_distances_as_a_lower_side_fail(monkeypatch, num_examples):
     assert is_rejected(found, DELTA / 2)
 
 
-@study(12, slow=100)
+@study(slow=100)
 @pytest.mark.parametrize("law", ["two points", "discrete", "one bad", "equal"])
 def test_limits_from_quartics_and_late_tails_hold(law, num_networks):
     ratio = ratios.tail_ratio(0.1)

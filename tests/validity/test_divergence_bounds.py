@@ -36,7 +36,7 @@ def bands(rng, target, *, local, num_clients=(60, 40)):
         yield rb.band(rb.ClientRisks(values, NUM_EXAMPLES), delta=DELTA / 2, local=local)
 
 
-@study(30, slow=240)
+@study(slow=200)
 def test_a_lower_bound_exceeds_the_truth_at_most_as_often_as_delta_says(num_networks):
     failures: dict[tuple[str, ...], list[bool]] = {}
     found: dict[str, list[float]] = {}
@@ -61,7 +61,7 @@ def true_divergence(target, name):
     return quad(integrand, 0, 1)[0]
 
 
-@study(60, slow=300)
+@study(60, slow=200)
 def test_certificates_at_the_divergence_of_the_risks_cover_the_target(num_networks):
     target, thresholds = TARGETS["near"], np.linspace(0.02, 0.6, 30)
     budgets = {name: true_divergence(target, name) for name in ("kl", "chi2")}

@@ -76,7 +76,7 @@ def fails(risks):
     return {"lower": lower > truth, "upper": upper < truth, "mean": rb.bound(risks, "mean", delta=0.4).upper < truth}
 
 
-@study(100, slow=1000)
+@study(100, slow=200)
 def test_it_holds_of_clients_that_draw_their_examples(num_networks):
     found = failures(map(network, range(num_networks)), fails)
     assert is_rejected(found.pop("mean"), 0.2)

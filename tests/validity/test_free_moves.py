@@ -52,7 +52,7 @@ def networks(model, *, num_networks, free, seed=3, num_clients=40, num_examples=
         yield adversarial_answers(model, clients, radii=[0.0, *BUDGETS[1:]], order=1, free_distance=free)
 
 
-@study(2, slow=40)
+@study(slow=40)
 def test_certificates_beyond_free_moves_cover(model, num_networks):
     means = np.array([worst_mean(budget, FREE) for budget in BUDGETS])
     assert means[0] == pytest.approx(np.mean(norm.cdf([-0.5, -1.5])))

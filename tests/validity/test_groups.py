@@ -84,7 +84,7 @@ def fails(risks, **settings):
     return found | {"any": any(found.values())}
 
 
-@study(20, slow=80)
+@study(slow=100)
 def test_every_comparison_holds(num_networks):
     """33 tests: some is wrongly rejected with probability below 0.0033."""
     drawn = networks(num_networks=num_networks, num_clients=60, num_examples=400, seed=1)
@@ -101,7 +101,7 @@ def test_every_comparison_holds_in_larger_studies(settings):
 
 
 @pytest.mark.slow
-@study(150, slow=400)
+@study(150)
 def test_bands_at_the_full_delta_each_do_not_hold_together(num_networks):
     """The negative control: six groups, each band at delta instead of delta / 6."""
     delta, uniform = 0.1, BetaRisks(1.0, 1.0)

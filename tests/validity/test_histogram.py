@@ -78,7 +78,7 @@ def test_everything_that_is_read_off_them_holds(eta):
     assert not is_rejected(failures, DELTA)
 
 
-@study(100, slow=300)
+@study(100, slow=200)
 @pytest.mark.parametrize("eta", [None, ETA])
 @pytest.mark.parametrize("method", ["betting", "hoeffding"])
 def test_bounds_on_the_mean_hold(method, eta, num_networks):

@@ -37,7 +37,7 @@ def joint_failures(*, correlation, num_networks, num_clients, num_examples, delt
     return missed
 
 
-@study(30, slow=60)
+@study(slow=100)
 @pytest.mark.parametrize("correlation", [-0.9, pytest.param(0.7, marks=pytest.mark.slow)])
 def test_joint_bands_hold(correlation, num_networks):
     missed = joint_failures(

@@ -24,7 +24,7 @@ def failures(risks, law, *, delta):
     return {name: bound < law.mean_risk() - 1e-12 for name, bound in bounds.items()}
 
 
-@study(100, slow=500)
+@study(100, slow=200)
 @pytest.mark.parametrize("sizes", [1, pytest.param(20, marks=pytest.mark.slow), "dependent"])
 @pytest.mark.parametrize("law", [BETA, TWO_POINTS, RARE], ids=["beta", "two points", "rare"])
 def test_bounds_for_the_mean_hold(law, sizes, num_networks):
@@ -33,7 +33,7 @@ def test_bounds_for_the_mean_hold(law, sizes, num_networks):
 
 
 @pytest.mark.slow
-@study(150, slow=400)
+@study(150, slow=200)
 def test_betting_is_not_needlessly_wide(num_networks):
     """A bound of 1 would pass every coverage test; with 500 clients betting fails now and then."""
     found = failures(BETA, num_networks=num_networks, num_clients=500, sizes=20, delta=0.2, seed=2)
@@ -41,7 +41,7 @@ def test_betting_is_not_needlessly_wide(num_networks):
     assert np.mean(found["betting"]) > 0.02
 
 
-@study(100, slow=500)
+@study(100, slow=200)
 def test_bounds_for_the_mean_hold_for_any_bounded_loss(num_networks):
     found = failures(CONTINUOUS, num_networks=num_networks, num_clients=50, sizes=20, delta=0.2, seed=3)
     assert rejected(found, 0.2) == {}

@@ -75,7 +75,7 @@ def test_bands_and_all_that_is_read_off_them_cover(loss, mechanism):
     assert rejected(failures, DELTA) == {}
 
 
-@study(30, slow=60)
+@study(slow=100)
 @pytest.mark.parametrize(
     ("law", "mechanism"),
     [
@@ -165,7 +165,7 @@ def test_transport_means_cover(method, mechanism):
 
 
 @pytest.mark.slow
-@study(20, slow=40)
+@study(slow=100)
 def test_transport_means_cover_near_one_where_all_numbers_share_the_budget_that_was_named(num_networks):
     """Negative control: noise that is taken for that of a budget for each number is cut away too far."""
     rng, risk, num_clients, size, steps = np.random.default_rng(9), 0.97, 300, 100, 2**20
@@ -192,7 +192,7 @@ def test_transport_means_cover_near_one_where_all_numbers_share_the_budget_that_
     assert is_rejected(forgetful, DELTA)
 
 
-@study(12, slow=40)
+@study(12)
 def test_negative_control_curves_of_clients_made_monotone_before_the_mean(num_networks):
     """Conjugates fall with the multiplier, noisy ones need not; to mend that client by client biases their means."""
     truth = float(np.mean([error for error, _ in KINDS]))  # nearly what is left at the largest multiplier

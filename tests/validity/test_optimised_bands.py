@@ -39,7 +39,7 @@ def test_tuned_levels_fail_as_often_as_they_say(objectives, sides):
     assert failures.mean() > DELTA - 5 * np.sqrt(DELTA / failures.size)  # exact: nothing is given away
 
 
-@study(100, slow=300)
+@study(100, slow=200)
 @pytest.mark.parametrize("local", ["marginal", pytest.param("counted", marks=pytest.mark.slow), "observed"])
 @pytest.mark.parametrize("method", ["truncated:0.5:0.9", "tuned"])
 def test_bands_from_a_split_hold(method, local, num_networks):

@@ -85,7 +85,7 @@ def test_the_bound_of_the_chosen_candidate_holds(objective, paired, num_networks
 
 
 @pytest.mark.slow
-@study(30, slow=150)
+@study(slow=150)
 @pytest.mark.parametrize("dispersion", [pytest.param("sharp", marks=pytest.mark.slow), "plugin"])
 def test_the_bound_holds_with_every_bound_on_dispersion(dispersion, num_networks):
     found = networks(num_networks, seed=2, num_candidates=8, num_clients=40, num_examples=30)
@@ -104,7 +104,7 @@ def sequences(num_networks):
 
 
 @pytest.mark.slow
-@study(20, slow=200)
+@study(20)
 def test_the_best_of_many_bounds_at_the_full_delta_fails(num_networks):
     """Negative control: delta instead of delta/M; with delta/M the same networks are fine."""
     wrong = [min(c.bound for c in found.candidates) < truth("mean") for found in sequences(num_networks)]
@@ -113,14 +113,14 @@ def test_the_best_of_many_bounds_at_the_full_delta_fails(num_networks):
     assert not is_rejected(right, DELTA)
 
 
-@study(20, slow=200)
+@study(20)
 def test_the_best_measured_candidate_with_its_own_bound_fails(num_networks):
     """Negative control: choose by the measured value, then certify with the same answers at the full delta."""
     chosen = [min(found.candidates, key=lambda candidate: candidate.measured) for found in sequences(num_networks)]
     assert is_rejected([candidate.bound < truth("mean") for candidate in chosen], DELTA)
 
 
-@study(20, slow=200)
+@study(20)
 def test_the_own_bound_of_a_candidate_in_a_sequence_is_no_certificate(num_networks):
     """Negative control: the smallest bound of those that met the target, reported instead of the target."""
     successes = [found for found in sequences(num_networks) if found.certified]
@@ -129,7 +129,7 @@ def test_the_own_bound_of_a_candidate_in_a_sequence_is_no_certificate(num_networ
     assert all(found.certificate.value == TARGET for found in successes)
 
 
-@study(20, slow=200)
+@study(20)
 def test_testing_on_after_a_failure_certifies_wrongly(num_networks):
     """Negative control: the sequence goes on at the full delta; here whoever passes is certified wrongly."""
     target = truth("mean") - 1e-9

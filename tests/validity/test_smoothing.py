@@ -66,7 +66,7 @@ def failures(order, num_networks):
     return found
 
 
-@study(6, slow=30)
+@study(slow=30)
 @pytest.mark.parametrize("order", [1, 2])
 def test_certificates_of_the_smoothed_model_cover(order, num_networks):
     assert not is_rejected(failures(order, num_networks), DELTA)

@@ -153,7 +153,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("case", KINDS)
-@study(4, slow=300)
+@study(slow=200)
 def test_bounds_on_the_worst_network_hold(case, num_networks):
     law, name, budget = KINDS[case]
     truth = law.worst_case_mean(name, budget) if budget else law.mean_risk()

@@ -111,7 +111,7 @@ SIZES = [
 ]
 
 
-@study(6, slow=50)
+@study(slow=50)
 @pytest.mark.parametrize(("num_clients", "num_examples"), SIZES)
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
 def test_bets_in_one_order_cover(law, num_clients, num_examples, num_networks):
@@ -135,7 +135,7 @@ def test_bets_averaged_over_orders_cover(law):
     assert not is_rejected(failures(law, shares_of, shares, **sizes), DELTA)
 
 
-@study(4, slow=40)
+@study(slow=40)
 def test_breakdowns_cover(num_networks):
     """What is certified at the budget found is not below the truth there."""
     law = LAWS["two kinds"]

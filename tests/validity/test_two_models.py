@@ -97,7 +97,7 @@ def fails(changes, law):
     return found
 
 
-@study(25, slow=150)
+@study(slow=150)
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("num_clients", SIZES)
 def test_changes(num_clients, law, num_networks):
@@ -135,7 +135,7 @@ SCORES = {
 }
 
 
-@study(40, slow=300)
+@study(slow=200)
 @pytest.mark.parametrize("higher", [True, False])
 @pytest.mark.parametrize("num_clients", SIZES)
 def test_scores(num_clients, higher, num_networks):

@@ -105,7 +105,7 @@ def test_mean_covers(method, seed, num_networks, num_clients, num_examples):
     assert not is_rejected(found, 0.2)
 
 
-@study(20, slow=60)
+@study(slow=100)
 @pytest.mark.parametrize(("num_clients", "num_examples"), [(50, 20), pytest.param(200, 200, marks=pytest.mark.slow)])
 def test_cdf_covers(num_clients, num_examples, num_networks):
     def make(network):
@@ -125,7 +125,7 @@ def test_negative_control_the_worst_case_of_the_sample_is_no_certificate():
     assert is_rejected(failures(make, num_networks=60, num_clients=50, num_examples=50, seed=3), 0.2)
 
 
-@study(30, slow=100)
+@study(slow=100)
 def test_theorem_6_3_covers_by_its_first_slack_alone(num_networks):
     """The proof of math §4.5 needs neither its constant, next to 0 here, nor the slack of the examples."""
 
@@ -149,7 +149,7 @@ def test_the_slack_of_theorem_6_3_suffices_for_few_clients(num_clients, worst):
         assert slack >= 1.0 or np.min(excess[below] / (slack - points[below])) <= worst * delta
 
 
-@study(12, slow=60)
+@study(12)
 def test_negative_control_the_law_of_costs_needs_its_local_limit(num_networks):
     """r_k(t) of the sample instead of r_k(t - tau): clients look harder to push than they are, or easier, at random."""
 
