@@ -162,6 +162,7 @@ class Misleading(nn.Module):
         return self.net(torch.round(8.0 * x) / 8.0 - 1e-3 * x)
 
 
+@pytest.mark.slow  # 12 s; that it takes over where there is no gradient is below, by default
 def test_gradients_that_mislead_are_noticed_and_searched_everywhere():
     """The negative control follows them: it reaches half of what random search does, and flags nothing."""
     model = Misleading(mlp(6, 16, 3, seed=1))
