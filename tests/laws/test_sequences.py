@@ -137,7 +137,7 @@ def test_clients_that_do_not_fit_are_not_added(columns, problem):
 def test_one_number_of_examples_is_that_of_all_clients():
     sequence = rb.Sequence("mean", delta=0.05)
     sequence.add(values=[0.1, 0.2], num_examples=10)
-    assert sequence.answers == rb.ClientRisks([0.1, 0.2], 10)
+    assert sequence.answers == rb.ClientRisks([0.1, 0.2], 10, ask="until-decided")
     assert repr(sequence) == "Sequence(mean, 2 clients, delta=0.05)"
 
 
