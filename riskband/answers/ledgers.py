@@ -7,7 +7,7 @@ events beside it; while that does not, so many as are missing of those that the 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -37,12 +37,14 @@ def ledger_table(path: Path) -> Table:
 
     Raises `TableError` with the reason if it is no ledger of losses, or has what no table of losses can carry.
     """
-    lines = path.read_bytes().split(b"\n")[:-1]
+    log = path.with_name(path.name.replace("ledger", "events"))
+    events = _lines(log) if log != path and log.is_file() else []  # first: what is logged is in the ledger already
+    lines = _lines(path)
     try:
         header, *entries = (dict(json.loads(line)) for line in lines)
         config, is_known = header["config"], str(header["schema"]).startswith("riskband.ledger/")
         asked, who = design_asked(config["design"]), {name: config[name.replace("_", "-")] for name in _OF_ALL}
-        settled = _settled(path, lines)
+        settled = _settled(events, lines)
         failed = {each["client_id"] for each in settled["failures"]} if settled else set()
         answers = {number: entry for number, entry in enumerate(entries, 2) if entry["client_id"] not in failed}
         silent = config["num-clients"] - len(answers) if settled is None else len(settled["failures"])
@@ -79,17 +81,18 @@ def _needs_log(config: Mapping[str, Any], *, num_answers: int) -> bool:
     return is_open or config["ask"] == UNTIL_DECIDED
 
 
-def _settled(path: Path, lines: Sequence[bytes]) -> Mapping[str, Any] | None:
+def _lines(path: Path) -> list[bytes]:
+    """The complete lines of a file."""
+    return path.read_bytes().split(b"\n")[:-1]
+
+
+def _settled(events: Iterable[bytes], lines: Iterable[bytes]) -> Mapping[str, Any] | None:
     """The event that says who answered and who failed, once all replies were compared; None if it is not there yet.
 
     One that counts no answers if the log beside the ledger is of others.
     """
-    log = path.with_name(path.name.replace("ledger", "events"))
-    if log == path or not log.is_file():
-        return None
     settled, last = None, ""
-    for line in log.read_bytes().split(b"\n")[:-1]:
-        event = json.loads(line)
+    for event in map(json.loads, events):
         settled = event if event["event"] in ("answers_settled", "quorum_missed") else settled
         if "ledger_hash" in event:  # another answer has come since
             settled, last = None, event["ledger_hash"]
