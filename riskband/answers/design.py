@@ -206,7 +206,7 @@ class Design(Shown):
             known = ", ".join(f"{name} {exactly(share)}" for name, share in (self.shares or {}).items())
             found.append(f"the {self.counted} that answered are independent draws from its {unit}")
             found.append(f"the share of each stratum among all {unit} was known: {known}")
-        return tuple(found)
+        return (*found, f"the {self.kind} of the clients were settled before any answer was seen")
 
 
 def _labels(name: str, values: Any) -> tuple[str, ...] | None:

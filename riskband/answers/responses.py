@@ -152,6 +152,15 @@ class Responses:
                 f"a delta of its own, or give {remedy}"
             )
 
+    def require_fixed_number(self, name: str) -> None:
+        """Raise ValueError, with what there is instead of `name`, if answers said how many clients were asked."""
+        if self.ask == UNTIL_DECIDED:
+            raise ValueError(
+                f"{name} must be of a number of clients that no answer had influenced, got ask={self.ask!r}: further "
+                "ones were asked until their answers decided something; take what holds at all times, rb.Sequence or "
+                "the certificates of that run"
+            )
+
     @property
     def num_missing_worst(self) -> int:
         """Number of missing clients that count with the worst answer."""
@@ -192,12 +201,8 @@ class Responses:
         """
         if not knows_draws:
             self.require_independent("this certificate")
-        if self.ask == UNTIL_DECIDED and not at_all_times:
-            raise ValueError(
-                f"this certificate must be of a number of clients that no answer had influenced, got ask={self.ask!r}: "
-                "further clients were asked until their answers decided something; take what holds at all times, "
-                "rb.Sequence or the certificates of that run"
-            )
+        if not at_all_times:
+            self.require_fixed_number("this certificate")
         but = f"every answer but at most {self.contamination}, which may be wrong in any way, is"
         answers = TRUE_ANSWERS.replace("every answer is", but) if self.contamination else TRUE_ANSWERS
         missing = f"the {self.num_missing} clients that were asked but gave no valid answer are missing at random"
