@@ -76,13 +76,10 @@ def test_clients_that_trained_make_estimates_at_every_command(tmp_path, capsys):
         assert captured.err.startswith("NOTHING IS CERTIFIED")
 
 
-MONITORED = {"answered_by": "trainers"}, "must be fresh"
-
-
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        (MONITORED[0], MONITORED[1]),
+        ({"answered_by": "trainers"}, "must be fresh"),
         (STRATIFIED, "a design of strata"),
         ({"said": {"cluster": CHAINS}, "design": "clusters"}, "a design of clusters"),
         ({"num_clients": 45, "missing": "worst"}, "missing='ignore'"),
@@ -178,3 +175,19 @@ def test_columns_of_a_table_are_not_those_of_a_ledger_beside_it(tmp_path, capsys
     recipe = json.loads(capsys.readouterr().out)["certificates"]["target_mean:chi2:0.1"]["recipe"]
     assert {*recipe["answers"]["names"]} == {f"s{k}" for k in range(40)}
     assert recipe["arguments"]["target"]["answers"]["names"] == NAMES[:20]
+
+
+@pytest.mark.parametrize(("command", "is_refused"), [("shift", True), ("compare", False), ("monitor", True)])
+def test_ledgers_that_are_taken_together_are_of_one_model_and_loss(tmp_path, command, is_refused, capsys):
+    made, folder = tmp_path / "made.json", tmp_path / "ledgers"
+    folder.mkdir()
+    rb.mean_bound(rb.ClientRisks([0.6, 0.7] * 30, 100), delta=0.05).save(made)
+    names = [f"other {k}" for k in range(40)] if command == "shift" else NAMES
+    for loss, model, status in (("zero_one", "new", 2 if is_refused else 0), ("brier", "m", 2)):
+        first = write_ledger(folder / "first.jsonl", RISKS)
+        second = write_ledger(folder / "second.jsonl", RISKS, names=names, loss=loss, model=model)
+        words = [made, folder] if command == "monitor" else [first, second]
+        assert main([command, *map(str, words)]) == status
+        said = capsys.readouterr().err
+        assert ("must be of one model" in said) == (is_refused and model == "new")
+        assert ("must be of one loss" in said) == (loss == "brier")

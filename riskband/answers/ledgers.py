@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,21 @@ _GROUP = "group:"  # begins a target network that is a group of the clients that
 def is_ledger(path: str) -> bool:
     """Return whether a file is read as the ledger of a run, where no framework is named."""
     return path.endswith(".jsonl")
+
+
+def model_problems(files: Iterable[str], *, hashes: Iterable[str] = ("model",)) -> list[str]:
+    """Return what differs between the runs whose ledgers are among these files, and may not: their loss, or a hash."""
+    problems, headers = [], dict[str, Any]()
+    for file in filter(is_ledger, files):
+        with suppress(ValueError, OSError), Path(file).open("rb") as ledger:  # whoever reads it says what is wrong
+            headers[file] = json.loads(ledger.readline())
+    for name in ("loss", *hashes):
+        part = "config" if name == "loss" else "hashes"
+        found = {str(each.get(part, {}).get(name)): file for file, each in headers.items()}
+        if len(found) > 1:
+            got = " and ".join(f"{value:.12} in {file}" for value, file in found.items())
+            problems.append(f"ledgers that are taken together must be of one {name}, got {got}; evaluate it again")
+    return problems
 
 
 def ledger_table(path: Path) -> Table:

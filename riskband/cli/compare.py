@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import riskband as rb
-from riskband.answers.ledgers import is_ledger
+from riskband.answers.ledgers import is_ledger, model_problems
 from riskband.answers.responses import ANSWERED_BY
 from riskband.checks import check_delta, spelled
 from riskband.cli.certify import AGAIN, add_columns, write
@@ -32,7 +32,11 @@ def run(options: argparse.Namespace) -> int:
         [options.old, *options.new],
     )
     problems = problems_of([partial(about, options.about), partial(check_delta, options.delta)])
-    problems += output_problems(files, options.out, plot=options.plot) + unsaid(files, options)
+    problems += (
+        output_problems(files, options.out, plot=options.plot)
+        + unsaid(files, options)
+        + model_problems(files, hashes=())
+    )
     if options.client is None and not all(map(is_ledger, files)):
         problems.append(
             "--client must name the column by which clients are matched, got none; the ledger of a run knows it"

@@ -16,7 +16,7 @@ from typing import Any
 import riskband as rb
 from riskband.answers.doors import TableError, TooFewError
 from riskband.answers.files import UNSAID, read_risks, read_scores
-from riskband.answers.ledgers import is_ledger
+from riskband.answers.ledgers import is_ledger, model_problems
 from riskband.answers.scaled import CHANGE, scale_of
 from riskband.checks import check_installed
 from riskband.cli.certify import add_columns
@@ -66,6 +66,9 @@ def _new_answers(options: argparse.Namespace, known: Mapping[str, Any]) -> tuple
     None if there are fewer than two.
     """
     parts, path = list[Any](), Path(options.answers)
+    ledgers = (each / "ledger.jsonl" if each.is_dir() else each for each in _parts(path))
+    if problems := model_problems(str(each) for each in ledgers if each.is_file()):
+        raise TableError(problems)
     for each in _parts(path):
         try:
             parts.append(_of_run(each) if each.is_dir() else _of_table(each, options, known))
@@ -99,7 +102,10 @@ def _of_run(path: Path) -> Any:
     if not certificates:
         raise TableError([f"{path} must be a run with certificates, got none; monitor its ledger"])
     answers = answers_of(rb.Certificate.load(certificates[0]).recipe["answers"])
-    return answers.clean if isinstance(answers, rb.AdversarialAnswers) else answers
+    answers = answers.clean if isinstance(answers, rb.AdversarialAnswers) else answers
+    answers.require_independent("monitoring")
+    names = json.loads((path / _REPORT).read_text()).get("network", {}).get("client_ids")
+    return type(answers)(**{**answers.to_dict(), "names": names}) if names and hasattr(answers, "names") else answers
 
 
 def _of_table(path: Path, options: argparse.Namespace, known: Mapping[str, Any]) -> Any:

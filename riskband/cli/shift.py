@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import riskband as rb
+from riskband.answers.ledgers import model_problems
 from riskband.answers.responses import ANSWERED_BY
 from riskband.checks import check_budget, check_delta, spelled
 from riskband.cli.certify import AGAIN, add_columns, write
@@ -46,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
         ]
     )
     problems += output_problems(files, options.out)
-    problems += unsaid(files, options)
+    problems += unsaid(files, options) + model_problems(files)
     if (options.target is None) != bool(past):
         problems.append("give either one TARGET, or earlier networks by --past; they are two questions")
     if options.number and not options.budget:
