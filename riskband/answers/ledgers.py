@@ -23,7 +23,7 @@ from riskband.answers.tables import Table
 
 _COLUMNS = {"client": "client_id", "loss": "risk", "num_examples": "num_examples"}  # with what a ledger calls them
 _UNSAID = ("accuracy", "group", "stratum", "shares", "sampling_weight", "largest_weight", "cluster")  # but by some
-_OF_ALL = ("missing", "contamination", "answered_by", "ask")
+_OF_ALL = ("missing", "contamination", "answered_by")
 _BINARY_LOSS = "zero_one"
 _GROUP = "group:"  # begins a target network that is a group of the clients that were asked
 
@@ -33,12 +33,24 @@ def is_ledger(path: str) -> bool:
     return path.endswith(".jsonl")
 
 
+def header_of(path: Path) -> dict[str, Any]:
+    """Return the header of a ledger; raises ValueError if its first line is no JSON object, and OSError."""
+    with path.open("rb") as ledger:
+        return dict(json.loads(ledger.readline()))
+
+
+def who_is_asked(config: Mapping[str, Any]) -> str:
+    """Return how a run with this configuration asks: also "all" if those of one batch are all that it ever asks."""
+    is_one_batch = config["batch-size"] >= (config["max-clients"] or config["num-clients"])
+    return "all" if is_one_batch else str(config["ask"])
+
+
 def model_problems(files: Iterable[str], *, hashes: Iterable[str] = ("model",)) -> list[str]:
     """Return what differs between the runs whose ledgers are among these files, and may not: their loss, or a hash."""
     problems, headers = [], dict[str, Any]()
     for file in filter(is_ledger, files):
-        with suppress(ValueError, OSError), Path(file).open("rb") as ledger:  # whoever reads it says what is wrong
-            headers[file] = json.loads(ledger.readline())
+        with suppress(ValueError, OSError):  # whoever reads it says what is wrong
+            headers[file] = header_of(Path(file))
     for name in ("loss", *hashes):
         part = "config" if name == "loss" else "hashes"
         found = {str(each.get(part, {}).get(name)): file for file, each in headers.items()}
@@ -60,11 +72,12 @@ def ledger_table(path: Path) -> Table:
         header, *entries = (dict(json.loads(line)) for line in lines)
         config, is_known = header["config"], str(header["schema"]).startswith("riskband.ledger/")
         asked, who = design_asked(config["design"]), {name: config[name.replace("_", "-")] for name in _OF_ALL}
+        who["ask"] = who_is_asked(config)
         settled = _settled(events, lines)
         failed = {each["client_id"] for each in settled["failures"]} if settled else set()
         answers = {number: entry for number, entry in enumerate(entries, 2) if entry["client_id"] not in failed}
         silent = config["num-clients"] - len(answers) if settled is None else len(settled["failures"])
-        if who["ask"] == UNTIL_DECIDED:  # a batch comes in any order, and was asked in this one
+        if config["ask"] == UNTIL_DECIDED:  # a batch comes in any order, and was asked in this one
             order = seeded_order({each["client_id"] for each in answers.values()}, seed=config["seed"])
             place = {name: number for number, name in enumerate(order)}
             answers = dict(sorted(answers.items(), key=lambda each: place[each[1]["client_id"]]))

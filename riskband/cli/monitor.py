@@ -16,7 +16,7 @@ from typing import Any
 import riskband as rb
 from riskband.answers.doors import TableError, TooFewError
 from riskband.answers.files import UNSAID, read_risks, read_scores
-from riskband.answers.ledgers import is_ledger, model_problems
+from riskband.answers.ledgers import header_of, is_ledger, model_problems, who_is_asked
 from riskband.answers.scaled import CHANGE, scale_of
 from riskband.checks import check_installed
 from riskband.cli.certify import add_columns
@@ -28,7 +28,7 @@ from riskband.report.monitored import Monitoring, joined
 from riskband.verification import answers_of
 
 _TABLES = (".csv", ".tsv", ".gz", ".xlsx", ".parquet", ".jsonl")
-_REPORT = "report.json"  # in the folder of a run that is complete
+_REPORT, _LEDGER = "report.json", "ledger.jsonl"  # in the folder of a run that is complete
 
 
 def run(options: argparse.Namespace) -> int:
@@ -66,7 +66,7 @@ def _new_answers(options: argparse.Namespace, known: Mapping[str, Any]) -> tuple
     None if there are fewer than two.
     """
     parts, path = list[Any](), Path(options.answers)
-    ledgers = (each / "ledger.jsonl" if each.is_dir() else each for each in _parts(path))
+    ledgers = (each / _LEDGER if each.is_dir() else each for each in _parts(path))
     if problems := model_problems(str(each) for each in ledgers if each.is_file()):
         raise TableError(problems)
     for each in _parts(path):
@@ -104,8 +104,11 @@ def _of_run(path: Path) -> Any:
     answers = answers_of(rb.Certificate.load(certificates[0]).recipe["answers"])
     answers = answers.clean if isinstance(answers, rb.AdversarialAnswers) else answers
     answers.require_independent("monitoring")
-    names = json.loads((path / _REPORT).read_text()).get("network", {}).get("client_ids")
-    return type(answers)(**{**answers.to_dict(), "names": names}) if names and hasattr(answers, "names") else answers
+    report = json.loads((path / _REPORT).read_text())
+    if "network" not in report or not hasattr(answers, "names"):
+        return answers
+    said = {"names": report["network"]["client_ids"], "ask": who_is_asked(header_of(path / _LEDGER)["config"])}
+    return type(answers)(**{**answers.to_dict(), **said})
 
 
 def _of_table(path: Path, options: argparse.Namespace, known: Mapping[str, Any]) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import riskband as rb
+from protocol.models import build_model, save_checkpoint
 from riskband.answers.doors import TableError
 from riskband.answers.files import UNSAID, read_risks
 from riskband.answers.rows import seeded_order
@@ -91,3 +92,19 @@ def test_of_clients_asked_until_it_was_decided_only_what_holds_at_all_times_is_c
     assert f"after {len(names)} clients" in capsys.readouterr().out
     assert main(["monitor", str(made), str(folder.parent)]) == 2
     assert "batches must be of sizes that no answer has influenced" in capsys.readouterr().err
+
+
+def test_a_sample_of_a_fleet_in_one_batch_is_of_a_number_that_was_fixed(tmp_path, defaults, capsys):
+    runs, made, model = tmp_path / "days", tmp_path / "made.json", tmp_path / "model.pt"
+    save_checkpoint(build_model("mlp", x_shape=(1, 8, 8), num_classes=10, seed=0), model)
+    changes = {"ask": "until-decided", "num_clients": 24, "batch_size": 6, "max_clients": 6, "num_unseen": 0}
+    changes |= {"training": "checkpoint", "checkpoint": str(model)}
+    for seed in (1, 2):
+        run_app(runs / f"day-{seed}", defaults, seed=seed, quorum=0.25, require="mean<=0.99", **changes)
+        assert "ask" not in of_ledger(runs / f"day-{seed}")
+    rb.mean_bound(rb.ClientRisks([0.95, 0.99] * 30, 100), delta=0.05).save(made)
+    capsys.readouterr()
+    assert main(["certify", str(runs / "day-1" / "ledger.jsonl"), "--mean"]) == 0
+    assert main(["monitor", str(made), str(runs)]) == 0
+    said = capsys.readouterr()
+    assert "after 12 clients" in said.out, said.err
