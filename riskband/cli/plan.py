@@ -35,12 +35,10 @@ def run(options: argparse.Namespace) -> int:
 def _pilot(options: argparse.Namespace, problems: list[str]) -> Pilot | None:
     files, size, is_score = options.pilot or [], options.pilot_num_examples, options.score is not None
     wanted, sizes = wanted_of(options, size or "1"), "a whole number for all clients, or the name of a column"
+    lacks_size = size is None and not all(map(is_ledger, files))
     rules = [
         (is_score and len(files) != 1, "--score needs one --pilot, a table with the score of each client"),
-        (
-            files and not is_score and size is None and not all(map(is_ledger, files)),
-            f"--pilot needs --pilot-num-examples: {sizes}",
-        ),
+        (lacks_size and not is_score, f"--pilot needs --pilot-num-examples: {sizes}"),
         (len(files) > 2, f"--pilot takes one table, or two of an old and a new model, got {len(files)}"),
         (len(files) == 2 and not wanted.client, "--pilot OLD NEW needs --client: the column by which rows match"),
     ]

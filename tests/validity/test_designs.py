@@ -14,6 +14,7 @@ from scipy.stats import binom, hypergeom, multinomial
 
 import riskband as rb
 from benchmarks.repaired import drawn, stratified_ledger
+from tests.validity.coverage import is_rejected
 
 DELTA = 0.2
 LOW, HIGH, BETWEEN = 0.1, 0.6, 0.3  # the risks of both kinds, and a threshold between them
