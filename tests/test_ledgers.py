@@ -177,6 +177,15 @@ def test_columns_of_a_table_are_not_those_of_a_ledger_beside_it(tmp_path, capsys
     assert recipe["arguments"]["target"]["answers"]["names"] == NAMES[:20]
 
 
+@pytest.mark.parametrize("written", [STRATIFIED, {"num_clients": 45, "missing": "odds:3"}])
+def test_what_a_target_network_cannot_be_compared_with_is_refused(tmp_path, written, capsys):
+    path = write_ledger(tmp_path / "ledger.jsonl", RISKS, **written)
+    other = write_ledger(tmp_path / "other.jsonl", RISKS, names=[f"other {k}" for k in range(40)])
+    for words in ([path, other], [other, path], [other, "--past", path, "--alpha", "0.5"]):
+        assert main(["shift", *map(str, words)]) == 2
+        assert "must be of clients that are independent draws from one network" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("command", "is_refused"), [("shift", True), ("compare", False), ("monitor", True)])
 def test_ledgers_that_are_taken_together_are_of_one_model_and_loss(tmp_path, command, is_refused, capsys):
     made, folder = tmp_path / "made.json", tmp_path / "ledgers"

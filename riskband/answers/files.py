@@ -86,7 +86,7 @@ def _opened(
     path: str, wanted: Wanted, framework: str | None, who: Mapping[str, Any]
 ) -> tuple[Table, Wanted, Door, dict[str, Any]]:
     """The table, what is read of it, what it is called, and what is said of who answered: here and by the file."""
-    if framework is None and is_ledger(path):
+    if is_ledger(path, framework):
         table = ledger_table(Path(path))
         of_columns = {each.name: getattr(wanted, each.name) for each in fields(Wanted)}
         of_columns = {name: value for name, value in of_columns.items() if value not in (None, getattr(UNSAID, name))}

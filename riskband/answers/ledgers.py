@@ -28,9 +28,9 @@ _BINARY_LOSS = "zero_one"
 _GROUP = "group:"  # begins a target network that is a group of the clients that were asked
 
 
-def is_ledger(path: str) -> bool:
-    """Return whether a file is read as the ledger of a run, where no framework is named."""
-    return path.endswith(".jsonl")
+def is_ledger(path: str, framework: str | None = None) -> bool:
+    """Return whether a file is read as the ledger of a run."""
+    return framework is None and path.endswith(".jsonl")
 
 
 def header_of(path: Path) -> dict[str, Any]:
@@ -47,17 +47,16 @@ def who_is_asked(config: Mapping[str, Any]) -> str:
 
 def model_problems(files: Iterable[str], *, hashes: Iterable[str] = ("model",)) -> list[str]:
     """Return what differs between the runs whose ledgers are among these files, and may not: their loss, or a hash."""
-    problems, headers = [], dict[str, Any]()
+    places = {"loss": ("config", "loss"), **{name: ("hashes", name) for name in hashes}}
+    said: dict[str, dict[str, str]] = {name: {} for name in places}
     for file in filter(is_ledger, files):
-        with suppress(ValueError, OSError):  # whoever reads it says what is wrong
-            headers[file] = header_of(Path(file))
-    for name in ("loss", *hashes):
-        part = "config" if name == "loss" else "hashes"
-        found = {str(each.get(part, {}).get(name)): file for file, each in headers.items()}
-        if len(found) > 1:
-            got = " and ".join(f"{value:.12} in {file}" for value, file in found.items())
-            problems.append(f"ledgers that are taken together must be of one {name}, got {got}; evaluate it again")
-    return problems
+        with suppress(ValueError, TypeError, KeyError, OSError):  # whoever reads it says what is wrong
+            header = header_of(Path(file))
+            for name, (part, key) in places.items():
+                said[name].setdefault(str(header[part][key]), f"{header[part][key]!s:.12} in {file}")
+    rule = "ledgers that are taken together must be of one"
+    differ = [name for name, values in said.items() if len(values) > 1]
+    return [f"{rule} {name}, got {' and '.join(said[name].values())}; evaluate it again" for name in differ]
 
 
 def ledger_table(path: Path) -> Table:

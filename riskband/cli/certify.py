@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
         return _run_on_scores(request)
     risks, asked, seed = request.risks(), request.asked, request.asked.seed or 0
     say = partial(print, file=sys.stderr) if given.json else print  # of --json, the output is JSON and nothing else
-    say(who_answered([given.file], risks))
+    say(who_answered([given.file], risks, framework=given.framework))
     if has_no_order(risks):
         say(_COMES_SORTED)
     if given.tune:
@@ -55,7 +55,8 @@ def run(options: argparse.Namespace) -> int:
         spent = f"{pilot.num_clients} clients, drawn with seed {seed}, are spent on tuning the band for"
         say(f"{spent} {', '.join(given.tune)}; the certificates rest on the others")
     if not given.json:
-        binary = risks.binary if is_ledger(given.file) else request.wanted.binary  # a run knows its loss
+        knows_loss = is_ledger(given.file, given.framework)
+        binary = risks.binary if knows_loss else request.wanted.binary
         say(summary(found, risks, how_read=how_read(request.wanted), binary=binary))
     indent = 1 if risks.num_clients <= MOST_FOR_ALL_RANKS else None  # a million lines take minutes
     write(found, given, say=say, indent=indent)
@@ -66,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _run_on_scores(request: Request) -> int:
     scores, say = request.scores(), partial(print, file=sys.stderr) if request.given.json else print
-    say(who_answered([request.given.file], scores))
+    say(who_answered([request.given.file], scores, framework=request.given.framework))
     found = certified_on_scale(scores, **request.of_scores)
     if not request.given.json:
         say(summary_on_scale(found, scores, how_read=f"column {request.wanted.column!r} read as {scores.name}"))

@@ -26,21 +26,14 @@ _BUDGETS = (0.05, 0.1)  # the smaller ones of `certify`: changes are bounded les
 
 def run(options: argparse.Namespace) -> int:
     """Read the tables, compare each new model with the old one, print that, and write what was asked for."""
-    wanted, many, files = (
-        wanted_of(options, options.num_examples or "1"),
-        len(options.new) > 1,
-        [options.old, *options.new],
-    )
+    wanted, files = wanted_of(options, options.num_examples or "1"), [options.old, *options.new]
+    many = len(options.new) > 1
     problems = problems_of([partial(about, options.about), partial(check_delta, options.delta)])
-    problems += (
-        output_problems(files, options.out, plot=options.plot)
-        + unsaid(files, options)
-        + model_problems(files, hashes=())
-    )
+    problems += output_problems(files, options.out, plot=options.plot)
+    problems += unsaid(files, options) + model_problems(files, hashes=())
     if options.client is None and not all(map(is_ledger, files)):
-        problems.append(
-            "--client must name the column by which clients are matched, got none; the ledger of a run knows it"
-        )
+        rule = "--client must name the column by which clients are matched, got none"
+        problems.append(f"{rule}; the ledger of a run knows it")
     if len(options.divergence) > 1:
         problems.append(f"one --divergence at a time, got {', '.join(options.divergence)}; ask for each")
     if many and (options.out or options.json or options.plot):

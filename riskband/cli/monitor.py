@@ -123,9 +123,8 @@ def _of_table(path: Path, options: argparse.Namespace, known: Mapping[str, Any])
     if scale is not None:
         ends = (scale.low, scale.high)
         return read_scores(str(path), wanted, higher_is_better=scale.is_higher_better, name=scale.noun, ends=ends)
-    if wanted.binary is None and not is_ledger(
-        str(path)
-    ):  # what is bet on a client must not change with those after it
+    if not is_ledger(str(path)) and wanted.binary is None:
+        # What is bet on a client must not change with those after it.
         wanted = replace(wanted, binary=known.get("binary"))
     risks = read_risks(str(path), wanted)
     risks.require_independent("monitoring")

@@ -133,7 +133,7 @@ class Request:
         """What does not go together, or could not be written in the end, found before anything is computed."""
         asked, said, has_ball = self.asked, self.given, bool(self.asked.divergence)
         tunes, missing = bool(said.tune), self.who.get("missing", "ignore")
-        is_counted = "num_missing" in self.who or self.wanted.drop_missing or is_ledger(said.file)
+        is_counted = "num_missing" in self.who or self.wanted.drop_missing or is_ledger(said.file, said.framework)
         method_too = f"--tune makes the band, so it cannot be {asked.method!r} too; leave out one of the two"
         target, at = asked.target is not None, asked.at is not None
         pilot, dispersion = said.pilot_share != DEFAULT_PILOT_SHARE, said.plot_dispersion is not None
@@ -207,7 +207,9 @@ def risks_of(files: Iterable[str], wanted: Wanted, problems: list[str], **who: A
 def unsaid(files: Iterable[str], options: Any) -> list[str]:
     """Return what must be said of tables, and is not; the ledger of a run knows it."""
     rule = "--num-examples must say how many examples are behind each mean, got none; the ledger of a run knows it"
-    return [rule] if options.num_examples is None and not all(map(is_ledger, files)) else []
+    framework = getattr(options, "framework", None)
+    has_tables = not all(is_ledger(file, framework) for file in files)
+    return [rule] if options.num_examples is None and has_tables else []
 
 
 def named(file: str, error: TableError) -> list[str]:
@@ -215,10 +217,11 @@ def named(file: str, error: TableError) -> list[str]:
     return [line if line.startswith(("--", file)) else f"{file}: {line}" for line in error.problems]
 
 
-def who_answered(files: Iterable[str], *answers: Answers) -> str:
+def who_answered(files: Iterable[str], *answers: Answers, framework: str | None = None) -> str:
     """Return who is taken to have answered, trainers as soon as any did, and how to say otherwise."""
     by_whom = max((each.answered_by for each in answers), key=ANSWERED_BY.index)
-    return who_made_the_model(by_whom, option=_OF_A_RUN if all(map(is_ledger, files)) else "--answered-by {}")
+    are_ledgers = all(is_ledger(file, framework) for file in files)
+    return who_made_the_model(by_whom, option=_OF_A_RUN if are_ledgers else "--answered-by {}")
 
 
 def how_read(wanted: Wanted) -> str:

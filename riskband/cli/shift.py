@@ -76,6 +76,9 @@ def _files(past: list[str]) -> list[str]:
 
 def _say_next(options: argparse.Namespace, source: rb.ClientRisks, past: dict[str, rb.ClientRisks]) -> int:
     found: dict[str, Any] = {}
+    for answers in (source, *past.values()):
+        answers.require_independent("an estimate of a divergence")
+        answers.responses.require_fixed_number("an estimate of a divergence")
     for name in options.divergence or _USUAL:
         estimates = [rb.divergence_estimate(source.values, each.values, divergence=name) for each in past.values()]
         bound = next_estimate(estimates, alpha=options.alpha)
