@@ -106,7 +106,7 @@ def ledger_table(path: Path) -> Table:
 def _needs_log(config: Mapping[str, Any], *, num_answers: int) -> bool:
     """Whether a run may have asked others than as many as it expects: of these nobody knows who is silent."""
     is_open = config["client-ids"] == "any" and (config["missing"] != "ignore" or num_answers > config["num-clients"])
-    return is_open or config["ask"] == UNTIL_DECIDED
+    return bool(is_open or config["ask"] == UNTIL_DECIDED)
 
 
 def _lines(path: Path) -> list[bytes]:

@@ -276,7 +276,7 @@ def test_a_population_has_all_who_were_asked(missing):
     of = rb.ClientRisks(LARGEST.values, 20, num_missing=3, missing=missing)  # 10 answered
     with pytest.raises(ValueError, match="population must"):
         rb.next_clients(of, population=12, delta=0.1)
-    assert rb.next_clients(of, population=14, delta=0.1).value.shape == ((4,) if missing == "ignore" else ())
+    assert np.shape(rb.next_clients(of, population=14, delta=0.1).value) == ((4,) if missing == "ignore" else ())
 
 
 def test_noisy_answers_have_no_measured_risks():
