@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import tomllib
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -22,7 +23,7 @@ from scipy.stats import beta, binom
 import riskband as rb
 from benchmarks.ground_truth import BetaRisks
 from riskband.answers.doors import Wanted
-from riskband.answers.files import read_risks
+from riskband.answers.files import UNSAID, read_risks
 from riskband.betting import adaptive_bets, before, fixed_orders, log_average_excess, log_growth
 from riskband.checks import FloatArray
 from riskband.cli import main
@@ -191,6 +192,24 @@ def _trainers_in_a_table(rng: np.random.Generator) -> tuple[bool, bool]:
     return bool(is_false), "say --answered-by trainers" not in said.getvalue()
 
 
+def stratified_ledger(rng: np.random.Generator) -> tuple[bool, bool]:
+    """A run that asked 30 clients of a stratum with 30 % of all and 10 of the other, with larger risks: its ledger."""
+    risks = np.append(rng.beta(2.0, 38.0, 30), rng.beta(6.0, 4.0, 10))
+    config = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]
+    said = {"num-clients": 40, "design": "strata:north=0.3,south=0.7"}
+    lines = [{"schema": "riskband.ledger/2", "hashes": {}, "config": config | said}]
+    for k, value in enumerate((rng.binomial(20, risks) / 20).tolist()):
+        drawn_from = {"group": None, "stratum": "north" if k < 30 else "south"}
+        lines.append({"client_id": f"client-{k:05d}", "risk": value, "num_examples": 20, **drawn_from})
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "ledger.jsonl")
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        read = read_risks(str(path), UNSAID)
+    alike = rb.ClientRisks(read.values, read.num_examples, read.binary)
+    old, new = (rb.mean_bound(each, delta=DELTA).value < 0.3 * 0.05 + 0.7 * 0.6 for each in (alike, read))
+    return bool(old), bool(new)
+
+
 def _published_mean(rng: np.random.Generator) -> tuple[bool, bool]:
     """[RE] Theorem 5.2 within KL 1, beside ours; 2 % of 2,000 clients are always wrong, and the others never."""
     ball = {"divergence": "kl", "budget": 1.0}
@@ -227,6 +246,7 @@ ROWS = (
     Row("8. batches as examples: a share says nothing", partial(drawn, _batches_as_examples)),
     Row("9. clients without an example as perfect ones", partial(drawn, _empty_clients_as_perfect)),
     Row("10. trainers' answers saved as a table, without a word", partial(drawn, _trainers_in_a_table)),
+    Row("11. the ledger of a stratified run as of independent draws", partial(drawn, stratified_ledger)),
     Row("12. the published worst mean within KL 1 (beside ours)", partial(drawn, _published_mean)),
 )
 

@@ -16,6 +16,8 @@ from flwr.serverapp import Grid, ServerApp
 from client.identity import client_id
 from protocol.codec import to_array_record
 from protocol.hashes import code_hash, model_hash
+from riskband.answers.ledgers import who_is_asked
+from riskband.answers.responses import UNTIL_DECIDED
 from riskband.models.evaluation import chosen_device
 from server.checks.unseen import check_certificates
 from server.config import load_config
@@ -27,7 +29,7 @@ from server.run.ledger import Ledger, require_resumable
 from server.run.lock import lock_for_run
 from server.run.metrics import exporting
 from server.run.traffic import MeteredGrid
-from server.settings import UNTIL_DECIDED, RunConfig
+from server.settings import RunConfig
 from server.studies import study_of
 from server.studies.study import Evaluation
 from strategies.asking.query import QueryStrategy
@@ -119,6 +121,7 @@ def _settings(config: RunConfig, ledger: Ledger, display: RunDisplay) -> dict[st
     as_they_are = {"quorum", "node_timeout", "reply_timeout", "missing", "contamination", "answered_by", "design"}
     return {
         **config.asking.model_dump(include=as_they_are),
+        "who_is_asked": who_is_asked(config.to_run_config()),
         "requirements": config.question.require,
         "num_clients": config.network.num_clients,
         "expected_client_ids": config.known_clients,

@@ -15,6 +15,7 @@ from client.evaluator import NO_MODEL, is_evaluator_setting
 from client.identity import client_id
 from protocol.mechanisms import mechanism_of
 from protocol.models import BUILT_IN_MODELS, MAX_NUM_CLASSES, ROBUSTBENCH, is_model_name
+from riskband.answers.design import design_asked
 from riskband.answers.responses import ANSWERED_BY, MISSING, check_missing
 from riskband.bands.methods import resolve_level_method
 from riskband.models.evaluation import DEVICES
@@ -41,7 +42,6 @@ from server.sections import (
     rule,
 )
 from strategies.asking.replies import num_needed
-from strategies.certifying import design_asked
 from worlds.corruptions import CorruptionShift, corruption_shift
 from worlds.datasets import BUNDLED_DATASETS, BaseData, load_dataset
 from worlds.population import Population, spec_from_config
@@ -244,7 +244,6 @@ class Question(Section):
     }
 
 
-UNTIL_DECIDED = "until-decided"
 _PLAIN: dict[str, Any] = {"target": "", "local": "marginal", "missing": "ignore", "answered_by": "fresh"}
 _PLAIN |= {"contamination": 0, "privacy": "", "design": ""}
 _FIT_FOR_DESIGNS: dict[str, Any] = {"strategy": "f_divergence", "missing": "ignore", "num_unseen": 0, "target": ""}

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 import riskband as rb
 from protocol.mechanisms import steps_of
-from riskband.checks import float_of
+from riskband.answers.design import SAID_BY_CLIENTS, design_asked
 from riskband.models.losses import get_loss
 from riskband.worst_cases.requirements import certificates_of, numbers_alone, numbers_behind, read_requirements
 from strategies.asking.query import QueryStrategy, RoundOutcome
@@ -33,39 +33,15 @@ class Conclusion:
         return tuple(answer.client_id for answer in self.outcome.answers)
 
 
-def design_asked(text: str) -> dict[str, Any]:
-    """Read how clients were drawn: "strata:north=0.4,south=0.6", "weights:5" up to the largest, "clusters", or "".
-
-    Clusters in strata are "clusters,strata:…". Each client says its own stratum, weight or cluster. Raises ValueError.
-    """
-    found: dict[str, Any] = {}
-    rest = text.removeprefix("clusters").removeprefix(",") if text.startswith("clusters") else text
-    if rest != text:
-        found["clusters"] = True
-    kind, _, said = rest.partition(":")
-    if kind == "strata":
-        shares = [each.rpartition("=") for each in said.split(",")]
-        found["shares"] = {name.strip(): float_of(share) for name, _, share in shares}
-    elif kind == "weights":
-        found["largest_weight"] = float_of(said)
-    elif rest:
-        raise ValueError(f"a design must be strata:NAME=SHARE,…, weights:LARGEST or clusters, got {text!r:.80}")
-    return found
-
-
 def _design_of(asked: Mapping[str, Any], answers: Sequence[Any]) -> dict[str, Any] | None:
     """The design of the clients that answered; raises ValueError, which names one, if a client did not say its part."""
-    if not asked:
-        return None
-    named = {"clusters": ("clusters", "cluster"), "shares": ("strata", "stratum")}
-    named["largest_weight"] = ("weights", "sampling_weight")
     found = dict(asked)
-    for several, one in map(named.__getitem__, asked):
+    for several, one in map(SAID_BY_CLIENTS.__getitem__, asked):
         found[several] = [getattr(answer, one) for answer in answers]
         if None in found[several]:
             rule = f"every client must say its {one.replace('_', '-')} in its node config"
             raise ValueError(f"{rule}, got none of {answers[found[several].index(None)].client_id}; add it there")
-    return found
+    return found or None
 
 
 @dataclass(eq=False, kw_only=True)
@@ -84,6 +60,7 @@ class CertifyingStrategy(QueryStrategy):
     answered_by: str = "fresh"
     # How the clients were drawn, if not independently; see `design_asked`.
     design: str = ""
+    who_is_asked: str = "all"  # `ask` of the answers
     # Of all that the strategy draws, such as the order in which the bound on the mean looks at the clients. Fixed
     # before any of them is asked.
     seed: int | None = None
@@ -122,7 +99,8 @@ class CertifyingStrategy(QueryStrategy):
     @property
     def who_answered(self) -> dict[str, Any]:
         """What is assumed of who answered, as keyword arguments of `riskband.ClientRisks`."""
-        return {"missing": self.missing, "contamination": self.contamination, "answered_by": self.answered_by}
+        named = {name: getattr(self, name) for name in ("missing", "contamination", "answered_by")}
+        return {**named, "ask": self.who_is_asked}
 
     def client_risks(self, outcome: RoundOutcome[Any], values: Sequence[float], *, loss: str) -> rb.ClientRisks:
         """Return the clients' risks from empirical ones, in the order of `outcome.answers`; failed ones are missing.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from typing import Any, Protocol, runtime_checkable
 
 from flwr.serverapp import Grid
 
 import riskband as rb
 from protocol.questions import Query
+from riskband.answers.rows import seeded_order
 from strategies.asking.failures import Failure, FailureReason, in_order
 from strategies.asking.query import Arrays, RoundOutcome
 from strategies.asking.replies import num_needed
@@ -109,8 +109,3 @@ class UntilDecided(CertifyingStrategy):
         sequence = rb.Sequence(self.requirements, delta=self.delta, of=type(answers), order="committed")
         sequence.add(answers)
         return sequence
-
-
-def seeded_order(names: Iterable[str], *, seed: int | None) -> list[str]:
-    """Return names in a random order, in which the place of each before another depends on these two and the seed."""
-    return sorted(names, key=lambda name: sha256(f"{seed} {name}".encode()).digest())

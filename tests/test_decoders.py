@@ -44,7 +44,7 @@ from protocol import questions, wire
 from protocol.models import load_checkpoint
 from riskband.answers.doors import Wanted
 from riskband.answers.evaluations import inspect_table, lm_eval_table
-from riskband.answers.files import read_risks
+from riskband.answers.files import UNSAID, read_risks
 from riskband.cli import main, verify
 from riskband.cli.run_folder import _entries
 from server.config import load_config
@@ -53,6 +53,7 @@ from server.run.folder import ResultFolder, read_events
 from server.run.lock import LOCK_FILE, _holder
 from simulations.options import default_run_config, scenario_config
 from tests import house
+from tests.ledgers import CONFIG
 from tests.protocol.test_wire import ADVERSARIAL_QUERY, QUERY, SECURE
 from worlds.datasets import load_dataset
 from worlds.loaders import leaf
@@ -363,11 +364,11 @@ def readers(folder: Path) -> dict[str, Reader]:
             "server.run.ledger._checked server.run.ledger._header server.run.ledger._entry riskband.checks.json_object",
         ),
         "ledger as table": Reader(
-            (lines_of("loss", "loss"),),
-            of_file("ledger.jsonl", table),
+            ([{**HEADER, "config": {**CONFIG, "num-clients": 2}}, *lines_of("loss", "loss")[1:]],),
+            of_file("ledger.jsonl", lambda path: read_risks(str(path), UNSAID)),
             10_000,
             change=changed_lines,
-            reaches="riskband.answers.files.ledger_table",
+            reaches="riskband.answers.ledgers.ledger_table",
         ),
         "events": Reader((EVENTS,), of_file("events.jsonl", read_events), 60_000, change=changed_lines),
         "run folder": Reader(

@@ -15,6 +15,7 @@ import pytest
 import riskband as rb
 from riskband.cli import main
 from riskband.report.monitor_page import monitor_page
+from tests.ledgers import write_ledger
 from tests.schemas import problems
 
 N = 100
@@ -158,11 +159,8 @@ def test_a_ledger_and_a_folder_of_runs(tmp_path, certificate, answers, capsys):
     of_csv(certificate, answers)
     expected = capsys.readouterr().out
     values = np.loadtxt(answers, delimiter=",", skiprows=1, usecols=1).tolist()
-    header = {"schema": "riskband.ledger/2", "hashes": {}, "config": {"privacy": ""}}
-    fields = {"loss": "zero_one", "code_hash": "c", "model_hash": "m", "group": None, "num_examples": N}
-    entries = [{"client_id": f"c{k}", "risk": each, **fields} for k, each in enumerate(values)]
-    ledger, runs = tmp_path / "ledger.jsonl", tmp_path / "runs"
-    ledger.write_text("".join(json.dumps(each) + "\n" for each in [header, *entries]) + '{"client_id": "c')
+    ledger, runs = write_ledger(tmp_path / "ledger.jsonl", values, N), tmp_path / "runs"
+    ledger.write_text(ledger.read_text() + '{"client_id": "c')
     assert monitor(certificate, ledger) == 0
     assert capsys.readouterr().out == expected
     for day, chosen in enumerate((values[:25], values[25:])):

@@ -10,6 +10,7 @@ import riskband as rb
 from riskband.cli import main
 from riskband.report.networks import certified_target
 from riskband.worst_cases.target_networks import TargetNumber
+from tests.ledgers import write_ledger
 from tests.one_voice import contradictions
 
 RNG = np.random.default_rng(11)
@@ -163,15 +164,15 @@ def test_a_page_can_be_made_and_verified(folder, capsys):
 
 
 def test_ledgers_of_two_runs_say_their_numbers_of_examples(folder, capsys):
-    header = {"schema": "riskband.ledger/2", "hashes": {}, "config": {"privacy": ""}}
-    fields = {"loss": "zero_one", "code_hash": "c", "model_hash": "m", "group": None, "num_examples": 100}
     for name in ("source", "few"):
-        entries = [{"client_id": f"{name} {k}", "risk": risk, **fields} for k, risk in enumerate(LOSSES[name])]
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in [header, *entries]))
+        names = [f"{name} {k}" for k in range(len(LOSSES[name]))]
+        write_ledger(folder / f"{name}.jsonl", LOSSES[name], names=names)
     assert shift("source.csv", "few.csv", "--budget", 0.1) == 0
-    expected = capsys.readouterr().out
+    _, *expected = capsys.readouterr().out.splitlines()
     assert main(["shift", "source.jsonl", "few.jsonl", "--budget", "0.1"]) == 0
-    assert capsys.readouterr().out == expected
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert rest == expected
+    assert first.endswith('say answered-by = "trainers" in the configuration of the run')
     assert main(["shift", "source.csv", "few.jsonl", "--client", "site"]) == 2
     assert "--num-examples must say how many examples are behind each mean" in capsys.readouterr().err
 

@@ -11,11 +11,38 @@ import numpy as np
 import numpy.typing as npt
 
 from riskband.answers import frames
-from riskband.checks import FloatArray, IntArray, check_number, check_numbers, set_fields
+from riskband.checks import FloatArray, IntArray, check_number, check_numbers, float_of, set_fields
 from riskband.wording import exactly
 from riskband.wording.shown import Shown
 
+SAID_BY_CLIENTS = {
+    "clusters": ("clusters", "cluster"),
+    "shares": ("strata", "stratum"),
+    "largest_weight": ("weights", "sampling_weight"),
+}
+"""By what a run says of how clients were drawn: what a design calls what they all say, and their answers call one."""
+
 _ROUNDING = 1e-6  # by which given shares may miss a sum of 1
+
+
+def design_asked(text: str) -> dict[str, Any]:
+    """Read how clients were drawn: "strata:north=0.4,south=0.6", "weights:5" up to the largest, "clusters", or "".
+
+    Clusters in strata are "clusters,strata:…". Each client says its own stratum, weight or cluster. Raises ValueError.
+    """
+    found: dict[str, Any] = {}
+    rest = text.removeprefix("clusters").removeprefix(",") if text.startswith("clusters") else text
+    if rest != text:
+        found["clusters"] = True
+    kind, _, said = rest.partition(":")
+    if kind == "strata":
+        shares = [each.rpartition("=") for each in said.split(",")]
+        found["shares"] = {name.strip(): float_of(share) for name, _, share in shares}
+    elif kind == "weights":
+        found["largest_weight"] = float_of(said)
+    elif rest:
+        raise ValueError(f"a design must be strata:NAME=SHARE,…, weights:LARGEST or clusters, got {text!r:.80}")
+    return found
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -179,7 +206,7 @@ class Design(Shown):
             known = ", ".join(f"{name} {exactly(share)}" for name, share in (self.shares or {}).items())
             found.append(f"the {self.counted} that answered are independent draws from its {unit}")
             found.append(f"the share of each stratum among all {unit} was known: {known}")
-        return tuple(found)
+        return (*found, f"the {self.kind} of the clients were settled before any answer was seen")
 
 
 def _labels(name: str, values: Any) -> tuple[str, ...] | None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -14,6 +13,7 @@ import numpy as np
 from riskband.answers import frames
 from riskband.answers.doors import Door, TableError, Wanted, read_columns
 from riskband.answers.evaluations import EVALUATIONS, NUM_EXAMPLES, object_of
+from riskband.answers.ledgers import is_ledger, ledger_table
 from riskband.answers.metrics import loss_problem
 from riskband.answers.responses import WhoAnswered
 from riskband.answers.risks import ClientRisks, risks_of_table
@@ -23,6 +23,9 @@ from riskband.checks import float_of
 
 _SHARE = "share"  # the column of shares in a table of strata
 _NAMES = "client"  # the column that has the names of the clients in what frameworks write
+_FLAGS = {"loss": "column", "is_score": "score"}  # what options are called that no column has the name of
+UNSAID = Wanted(1, loss="loss")
+"""What the options of a command say of columns where they say nothing."""
 COMMAND = Door("", str, "--client ", "--not-binary", "--drop-missing", "--accuracy", "--percent", "--noise")
 
 
@@ -32,15 +35,15 @@ def read_risks(
     """Read one row per client, in the order of the rows: of a table, or of what a framework of `FRAMEWORKS` wrote.
 
     Raises `TableError` with every problem found, OSError if the file cannot be read, and ImportError if a package is
-    not there that it needs. For `noise` and `who` see `ClientRisks`.
+    not there that it needs. For `noise` and `who`, which have only what is said, see `ClientRisks`.
     """
-    table, wanted, door = _opened(path, wanted, framework)
-    who["num_missing"] = who.get("num_missing", 0) + table.num_missing
+    said = {**who, **({} if noise is None else {"noise": noise})}
+    table, wanted, door, said = _opened(path, wanted, framework, said)
     with warnings.catch_warnings():
         # The summary says it.
         warnings.filterwarnings("ignore", "the losses are taken|num_examples may be", UserWarning)
         try:
-            return risks_of_table(table.frame, wanted, door, noise=noise, **who)
+            return risks_of_table(table.frame, wanted, door, **said)
         except TableError:
             raise
         except ValueError as error:
@@ -58,28 +61,43 @@ def read_scores(
     **who: Unpack[WhoAnswered],
 ) -> ClientScores:
     """Read scores that are no means, one row per client, as `read_risks` reads losses; raises its errors."""
-    table, wanted, door = _opened(path, wanted, framework)
+    table, wanted, door, said = _opened(path, wanted, framework, who)
     if problem := loss_problem(wanted.column, name) if higher_is_better else "":
         raise TableError([problem])
-    found = read_columns(table.frame, wanted, door, is_noisy=False, contamination=who.get("contamination", 0))
-    who["num_missing"] = who.get("num_missing", 0) + table.num_missing + found["num_missing"]
+    found = read_columns(table.frame, wanted, door, is_noisy=False, contamination=said.get("contamination", 0))
+    said["num_missing"] += found["num_missing"]
     labels = {each: found.get(each) for each in ("names", "groups")}
     of_score: dict[str, Any] = {"name": name, "low": ends[0], "high": ends[1], **labels}
     try:
-        return ClientScores(found["values"], higher_is_better, **of_score, **who)
+        return ClientScores(found["values"], higher_is_better, **of_score, **said)
     except ValueError as error:
         raise TableError([str(error)]) from error
 
 
-def _opened(path: str, wanted: Wanted, framework: str | None) -> tuple[Table, Wanted, Door]:
+def _refuse_contradictions(path: str, said: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """Raise `TableError` where options say otherwise than their file."""
+    differs = [name for name in said if name in known and said[name] != known[name]]
+    flags = {name: f"--{_FLAGS.get(name, name).replace('_', '-')} must be as {path} has it" for name in differs}
+    if problems := [f"{flags[name]}, {known[name]!r}, got {said[name]!r}; leave it out" for name in differs]:
+        raise TableError(problems)
+
+
+def _opened(
+    path: str, wanted: Wanted, framework: str | None, who: Mapping[str, Any]
+) -> tuple[Table, Wanted, Door, dict[str, Any]]:
+    """The table, what is read of it, what it is called, and what is said of who answered: here and by the file."""
+    if is_ledger(path, framework):
+        table = ledger_table(Path(path))
+        of_columns = {each.name: getattr(wanted, each.name) for each in fields(Wanted)}
+        of_columns = {name: value for name, value in of_columns.items() if value not in (None, getattr(UNSAID, name))}
+        _refuse_contradictions(path, {**of_columns, **who}, {**table.columns, **table.who})
+        wanted = Wanted(**table.columns, is_growing=wanted.is_growing)
+        return table, wanted, COMMAND._replace(table=path, place=table.place), {**who, **table.who}
     if isinstance(wanted.shares, str) and wanted.stratum is not None:
         wanted = replace(wanted, shares=_read_shares(wanted.shares, wanted.stratum))
     named = (wanted.column, wanted.num_examples, wanted.sampling_weight)
     numbers = [each for each in named if isinstance(each, str)]
-    if framework is None and path.endswith(".jsonl"):
-        table = ledger_table(Path(path))
-        wanted = Wanted("num_examples", loss="loss", client=table.client, is_growing=wanted.is_growing)
-    elif framework is None:
+    if framework is None:
         table = read_table(path, numbers, is_growing=wanted.is_growing)
     elif framework in EVALUATIONS:
         if wanted.client is None:
@@ -99,7 +117,8 @@ def _opened(path: str, wanted: Wanted, framework: str | None) -> tuple[Table, Wa
             raise TableError([f"--client is for tables, got {wanted.client!r} with --from, which knows the names"])
         table = FRAMEWORKS[framework](Path(path))
         wanted = replace(wanted, client=table.client)
-    return table, wanted, COMMAND._replace(table="the standard input" if path == "-" else path, place=table.place)
+    door = COMMAND._replace(table="the standard input" if path == "-" else path, place=table.place)
+    return table, wanted, door, {**who, "num_missing": who.get("num_missing", 0) + table.num_missing}
 
 
 def _read_shares(path: str, stratum: str) -> dict[str, float]:
@@ -127,20 +146,6 @@ def number_or_column(text: str) -> float | str:
         return float_of(text)
     except ValueError:
         return text
-
-
-def ledger_table(path: Path) -> Table:
-    """Ledger of a run of the App: a header, then one answer a line, of which the last may still be being written."""
-    try:
-        header, *answers = (dict(json.loads(line)) for line in path.read_bytes().split(b"\n")[:-1])
-        is_plain = str(header["schema"]).startswith("riskband.ledger/") and not header["config"].get("privacy")
-        columns = {_NAMES: "client_id", "loss": "risk", "num_examples": "num_examples"}
-        frame = {name: np.array([each[key] for each in answers]) for name, key in columns.items()}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise TableError([f"{path} must be the ledger of a run that asks for losses, got {error!r}"]) from error
-    if not is_plain:
-        raise TableError([f"{path} must be a ledger of losses without noise; make a band of its run's answers"])
-    return Table(frame, lambda row: f"line {row + 2}", client=_NAMES)
 
 
 def nvflare_table(path: Path) -> Table:

@@ -21,6 +21,10 @@ ODDS = "odds:"
 ANSWERED_BY = ("fresh", "trainers")
 """Who answered: clients that had no part in making the model, or clients that helped to train, tune or choose it."""
 
+UNTIL_DECIDED = "until-decided"
+ASK = ("all", UNTIL_DECIDED)
+"""Who was asked: clients in a number that no answer had influenced, or further ones until something is decided."""
+
 INDEPENDENT_CLIENTS = "the clients that answered are independent draws from one meta-distribution of clients"
 INDEPENDENT_ASKED = (
     "the clients that were asked, also those that gave no valid answer, are independent draws from one "
@@ -49,6 +53,7 @@ class WhoAnswered(TypedDict, total=False):
     missing: str
     contamination: int
     answered_by: str
+    ask: str
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,10 @@ class Responses:
         `fresh` (default): the clients that answered had no part in training, tuning or choosing the model, which every
         certificate lists as an assumption. `trainers`: they had, and no certificate follows about clients that had not:
         whatever is made of these answers is an estimate. Source: math §1.1.
+    ask : {"all", "until-decided"}
+        `all` (default): how many were asked did not depend on any answer, which certificates list as an assumption.
+        `until-decided`: clients were asked until their answers decided something, and only bounds that hold for all
+        numbers of clients at once follow. Source: math §17.
     noise : AnswerNoise or None
         What every client added to its answer.
     design : Design or None
@@ -79,8 +88,8 @@ class Responses:
     Raises
     ------
     ValueError
-        If a count is no whole number in its range, or `missing` or `answered_by` is unknown, or a design or odds are
-        given with noise or contamination, or with each other.
+        If a count is no whole number in its range, or `missing`, `answered_by` or `ask` is unknown, or a design or odds
+        are given with noise or contamination, or with each other.
     """
 
     num_clients: int
@@ -88,6 +97,7 @@ class Responses:
     missing: str = "ignore"
     contamination: int = 0
     answered_by: str = "fresh"
+    ask: str = "all"
     noise: AnswerNoise | None = None
     design: Design | None = None
 
@@ -98,6 +108,7 @@ class Responses:
             num_missing=check_num_missing(self.num_missing),
             missing=check_missing(self.missing),
             answered_by=check_choice("answered_by", self.answered_by, ANSWERED_BY),
+            ask=check_choice("ask", self.ask, ASK),
         )
         is_plain = self.noise is None and not self.contamination
         if not (self.are_independent or (is_plain and (self.design is None or self.missing == "ignore"))):
@@ -141,6 +152,15 @@ class Responses:
                 f"a delta of its own, or give {remedy}"
             )
 
+    def require_fixed_number(self, name: str) -> None:
+        """Raise ValueError, with what there is instead of `name`, if answers said how many clients were asked."""
+        if self.ask == UNTIL_DECIDED:
+            raise ValueError(
+                f"{name} must be of a number of clients that no answer had influenced, got ask={self.ask!r}: further "
+                "ones were asked until their answers decided something; take what holds at all times, rb.Sequence or "
+                "the certificates of that run"
+            )
+
     @property
     def num_missing_worst(self) -> int:
         """Number of missing clients that count with the worst answer."""
@@ -169,16 +189,20 @@ class Responses:
             **({"contamination": self.contamination} if self.contamination else {}),
             **({} if self.noise is None else {"noise": self.noise.to_dict()}),
             **({"answered_by": self.answered_by} if self.answered_by != "fresh" else {}),
+            **({"ask": self.ask} if self.ask != "all" else {}),
             **({} if self.design is None else {"design": self.design.to_dict()}),
         }
 
-    def assumptions(self, *of_losses: str, knows_draws: bool = False) -> tuple[str, ...]:
+    def assumptions(self, *of_losses: str, knows_draws: bool = False, at_all_times: bool = False) -> tuple[str, ...]:
         """What every certificate from these answers assumes, with what it assumes of the losses.
 
-        Raises ValueError for clients that are not independent draws, unless its formula `knows_draws`.
+        Raises ValueError for clients that are not independent draws, unless its formula `knows_draws`; and for clients
+        that were asked until something was decided, unless what it says holds `at_all_times`.
         """
         if not knows_draws:
             self.require_independent("this certificate")
+        if not at_all_times:
+            self.require_fixed_number("this certificate")
         but = f"every answer but at most {self.contamination}, which may be wrong in any way, is"
         answers = TRUE_ANSWERS.replace("every answer is", but) if self.contamination else TRUE_ANSWERS
         missing = f"the {self.num_missing} clients that were asked but gave no valid answer are missing at random"
@@ -193,7 +217,7 @@ class Responses:
             )
         return (
             *drawn,
-            fixed,
+            *(() if at_all_times else (fixed,)),
             FRESH_CLIENTS if self.answered_by == "fresh" else TRAINERS_ANSWERED,
             INDEPENDENT_EXAMPLES,
             answers if self.noise is None else f"{answers} plus {self.noise.words}",
@@ -258,6 +282,7 @@ class Answers(Shown):
     missing = _OfResponses[str]()
     contamination = _OfResponses[int]()
     answered_by = _OfResponses[str]()
+    ask = _OfResponses[str]()
     noise = _OfResponses[AnswerNoise | None]()
     num_missing_worst = _OfResponses[int]()
     num_counted = _OfResponses[int]()

@@ -79,7 +79,7 @@ class ClientRisks(Answers):
         Strata, sampling weights or clusters of the clients, where they are not independent draws from the network, such
         as ``{"strata": regions, "shares": {"north": 0.4, "south": 0.6}}``; see `riskband.answers.design.Design`.
         Means, shares, quantiles, CVaR and worst means are bounded then, each with a delta of its own; all else refuses.
-    num_missing, missing, contamination, answered_by : int, str, int, str
+    num_missing, missing, contamination, answered_by, ask : int, str, int, str, str
         Who answered, see `responses`. The contamination counts wrong values and numbers of examples; a check of
         `binary=True` is then not upset by so many.
 
@@ -471,14 +471,14 @@ def check_risks(risks: object) -> None:
     check_kind("risks", risks, ClientRisks, remedy="make them with ClientRisks(values, num_examples)")
 
 
-def shared_assumptions(risks: ClientRisks, *, needs_binary: bool = False, knows_draws: bool = False) -> tuple[str, ...]:
+def shared_assumptions(risks: ClientRisks, *, needs_binary: bool = False, **known: bool) -> tuple[str, ...]:
     """What every certificate from these answers assumes; `needs_binary` if it relies on the loss being 0 or 1.
 
-    Raises ValueError for clients that are not independent draws, unless the formula `knows_draws`.
+    What its formula knows, and errors, are those of `Responses.assumptions`.
     """
     loss = BINARY_LOSS if needs_binary and risks.binary else BOUNDED_LOSS
     equal = (EQUAL_BY_DESIGN,) if risks.is_cut_for_its_size else ()
-    return risks.responses.assumptions(loss, *equal, knows_draws=knows_draws)
+    return risks.responses.assumptions(loss, *equal, **known)
 
 
 def default_eta(num_clients: int) -> float:

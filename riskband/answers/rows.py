@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from hashlib import sha256
 
 import numpy as np
 
@@ -118,6 +119,11 @@ def answer_problem(values: FloatArray, num_examples: IntArray, *, flag: str) -> 
             f"loss; leave it out, or say {flag}COLUMN if it is a client"
         )
     return ""
+
+
+def seeded_order(names: Iterable[str], *, seed: int | None) -> list[str]:
+    """Return names in a random order, in which the place of each before another depends on these two and the seed."""
+    return sorted(names, key=lambda name: sha256(f"{seed} {name}".encode()).digest())
 
 
 def _plain(name: str) -> str:

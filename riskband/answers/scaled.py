@@ -127,7 +127,7 @@ class ClientChanges(ScaledAnswers):
     num_worse : array_like of int, shape (num_clients,), optional
         Of losses 0 or 1, how many examples only the new model gets wrong. Limits for a client's true change are much
         sharper with it.
-    names, groups, num_missing, missing, contamination, answered_by :
+    names, groups, num_missing, missing, contamination, answered_by, ask :
         As for `ClientRisks`, without noise.
 
     Attributes
@@ -322,7 +322,7 @@ class ClientScores(ScaledAnswers):
         What the score is called in sentences, after "the": "AUC".
     low, high : float
         The range of the score, known before any answer.
-    names, groups, num_missing, missing, contamination, answered_by :
+    names, groups, num_missing, missing, contamination, answered_by, ask :
         As for `ClientRisks`, without noise.
 
     Attributes

@@ -8,10 +8,11 @@ import gzip
 import math
 import re
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from io import BytesIO, StringIO
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,12 +32,18 @@ _GZIP, _PARQUET, _ZIP, _OLD_EXCEL = b"\x1f\x8b", b"PAR1", b"PK\x03\x04", b"\xd0\
 
 
 class Table(NamedTuple):
-    """A frame with a row per client, what each is called, the column that names them, and how many others are known."""
+    """A frame with a row per client, what each is called, the column that names them, and how many others are known.
+
+    What a file says beside its rows, no option may contradict: of its columns, by the fields of `Wanted`, and of who
+    answered, by keywords of answers.
+    """
 
     frame: Any
     place: Callable[[int], str]
     client: str | None = None
     num_missing: int = 0
+    columns: Mapping[str, Any] = MappingProxyType({})
+    who: Mapping[str, Any] = MappingProxyType({})
 
 
 def read_table(path: str, numbers: Collection[str], *, is_growing: bool = False) -> Table:

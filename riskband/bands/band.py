@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from riskband.answers.histogram import HistogramLimits, PlainAnswers, clients_above
-from riskband.answers.responses import FIXED_NUMBER
 from riskband.answers.risks import ClientRisks, default_eta, shared_assumptions
 from riskband.bands.levels import STITCHED, Levels
 from riskband.bands.local_steps import (
@@ -292,10 +291,10 @@ def band(
         upper_levels=upper[1],
         mean_distribution=step.mean_distribution,
         assumptions=(
-            *(
-                line
-                for line in shared_assumptions(risks, needs_binary=step.uses_limits)
-                if line != FIXED_NUMBER or level_method.name != STITCHED  # which holds for every number
+            *shared_assumptions(
+                risks,
+                needs_binary=step.uses_limits,
+                at_all_times=level_method.name == STITCHED,  # which holds for every number of clients
             ),
             *answers.own_assumptions,
             *step.assumptions,

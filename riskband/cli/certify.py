@@ -14,13 +14,14 @@ from typing import Any
 import riskband as rb
 from riskband.answers.evaluations import EVALUATIONS
 from riskband.answers.files import FRAMEWORKS
-from riskband.answers.responses import ANSWERED_BY, MISSING, who_made_the_model
+from riskband.answers.ledgers import is_ledger
+from riskband.answers.responses import ANSWERED_BY, MISSING
 from riskband.bands.band import SIDES
 from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.bands.methods import MOST_FOR_ALL_RANKS
 from riskband.checks import spelled
 from riskband.cli.figures import draw
-from riskband.cli.request import DEFAULT_PILOT_SHARE, Request, how_read
+from riskband.cli.request import DEFAULT_PILOT_SHARE, Request, how_read, who_answered
 from riskband.cli.terminal import summary, summary_on_scale
 from riskband.functionals.bets import has_no_order
 from riskband.report.asked import certified
@@ -41,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
         return _run_on_scores(request)
     risks, asked, seed = request.risks(), request.asked, request.asked.seed or 0
     say = partial(print, file=sys.stderr) if given.json else print  # of --json, the output is JSON and nothing else
-    say(who_made_the_model(risks.answered_by, option="--answered-by {}"))
+    say(who_answered([given.file], risks, framework=given.framework))
     if has_no_order(risks):
         say(_COMES_SORTED)
     if given.tune:
@@ -54,7 +55,9 @@ def run(options: argparse.Namespace) -> int:
         spent = f"{pilot.num_clients} clients, drawn with seed {seed}, are spent on tuning the band for"
         say(f"{spent} {', '.join(given.tune)}; the certificates rest on the others")
     if not given.json:
-        say(summary(found, risks, how_read=how_read(request.wanted), binary=request.wanted.binary))
+        knows_loss = is_ledger(given.file, given.framework)
+        binary = risks.binary if knows_loss else request.wanted.binary
+        say(summary(found, risks, how_read=how_read(request.wanted), binary=binary))
     indent = 1 if risks.num_clients <= MOST_FOR_ALL_RANKS else None  # a million lines take minutes
     write(found, given, say=say, indent=indent)
     drawn = partial(draw, found, measures=asked.measure, title=Path(given.file).name, say=say)
@@ -64,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _run_on_scores(request: Request) -> int:
     scores, say = request.scores(), partial(print, file=sys.stderr) if request.given.json else print
-    say(who_made_the_model(scores.answered_by, option="--answered-by {}"))
+    say(who_answered([request.given.file], scores, framework=request.given.framework))
     found = certified_on_scale(scores, **request.of_scores)
     if not request.given.json:
         say(summary_on_scale(found, scores, how_read=f"column {request.wanted.column!r} read as {scores.name}"))
@@ -130,7 +133,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     more = "clients that were asked and did not answer, beside those that FILE names (default: 0)"
     add("--num-missing", help=more, type=int, metavar="N")
     as_what = "ignore: they are missing at random (default), worst, or odds:GAMMA: odds of answering differ by no more"
-    add("--missing", help=as_what, default="ignore", metavar="|".join((*MISSING, "odds:GAMMA")))
+    add("--missing", help=as_what, metavar="|".join((*MISSING, "odds:GAMMA")))
 
     add = topic("what to certify")
     shared = "probability that anything certified fails, shared by what is asked (default: 0.05)"
@@ -170,7 +173,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--plot-dispersion", help=dispersion, metavar="FILE.png")
 
     add = topic("rarely needed")
-    add("--contamination", help="answers that may be wrong in any way (default: 0)", type=int, default=0, metavar="N")
+    add("--contamination", help="answers that may be wrong in any way (default: 0)", type=int, metavar="N")
     noisy = "noise in the losses: laplace:EPSILON or gaussian:RHO of this column alone"
     add("--noise", help=noisy, metavar="NAME:BUDGET")
     methods = "band: berk_jones (default), dkw, kolmogorov or truncated:LOW:HIGH"
@@ -196,7 +199,7 @@ def add_score(group: Any) -> None:
     add("--range", help="of a score (default: 0 1)", type=float, nargs=2, default=[0.0, 1.0], metavar=("LOW", "HIGH"))
 
 
-def add_columns(group: Any, *, client_is_required: bool = False) -> None:
+def add_columns(group: Any) -> None:
     """Add what every command says of the columns of a table."""
     add = group.add_argument
     add("--column", help="column with each client's mean loss, in [0, 1] (default: loss)", default="loss")
@@ -208,5 +211,5 @@ def add_columns(group: Any, *, client_is_required: bool = False) -> None:
     other = "losses lie anywhere in [0, 1]"
     kind.add_argument("--not-binary", dest="binary", action="store_const", const=False, help=other)
     once = "column that names every client once: the names are kept and shown, and no other is asked whose a row is"
-    add("--client", help=once, metavar="COLUMN", required=client_is_required)
+    add("--client", help=once, metavar="COLUMN")
     add("--drop-missing", help="drop rows without a loss, and count them as missing", action="store_true")

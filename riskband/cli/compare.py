@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import riskband as rb
-from riskband.answers.responses import ANSWERED_BY, who_made_the_model
+from riskband.answers.ledgers import is_ledger, model_problems
+from riskband.answers.responses import ANSWERED_BY
 from riskband.checks import check_delta, spelled
 from riskband.cli.certify import AGAIN, add_columns, write
-from riskband.cli.request import how_read, output_problems, problems_of, risks_of, wanted_of
+from riskband.cli.request import how_read, output_problems, problems_of, risks_of, unsaid, wanted_of, who_answered
 from riskband.cli.terminal import summary_on_scale
 from riskband.functionals.quantiles import SINGLE_LOCAL
 from riskband.plots.bands import save_figure
@@ -25,18 +26,23 @@ _BUDGETS = (0.05, 0.1)  # the smaller ones of `certify`: changes are bounded les
 
 def run(options: argparse.Namespace) -> int:
     """Read the tables, compare each new model with the old one, print that, and write what was asked for."""
-    wanted, many = wanted_of(options, options.num_examples), len(options.new) > 1
+    wanted, files = wanted_of(options, options.num_examples or "1"), [options.old, *options.new]
+    many = len(options.new) > 1
     problems = problems_of([partial(about, options.about), partial(check_delta, options.delta)])
-    problems += output_problems([options.old, *options.new], options.out, plot=options.plot)
+    problems += output_problems(files, options.out, plot=options.plot)
+    problems += unsaid(files, options) + model_problems(files, hashes=())
+    if options.client is None and not all(map(is_ledger, files)):
+        rule = "--client must name the column by which clients are matched, got none"
+        problems.append(f"{rule}; the ledger of a run knows it")
     if len(options.divergence) > 1:
         problems.append(f"one --divergence at a time, got {', '.join(options.divergence)}; ask for each")
     if many and (options.out or options.json or options.plot):
         rule = "--out, --json and --plot are for one new model"
         problems.append(f"{rule}; say --delta 0.05 / (number of models) for each")
     who: dict[str, Any] = {"answered_by": options.answered_by, "num_missing": options.num_missing}
-    old, *new = risks_of([options.old, *options.new], wanted, problems, **who)
+    old, *new = risks_of(files, wanted, problems, **who)
     say = partial(print, file=sys.stderr) if options.json else print
-    say(who_made_the_model(options.answered_by, option="--answered-by {}"))
+    say(who_answered(files, old, *new))
     asked = {name: getattr(options, name) for name in ("require", "population", "local")}
     asked |= {"numbers": options.number, "num_next": options.next, "divergence": next(iter(options.divergence), None)}
     asked["budget"] = options.budget or (list(_BUDGETS) if options.divergence else 0.0)
@@ -66,10 +72,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("old", help="table with one row per client, measured with the old model", metavar="OLD")
     add("new", nargs="+", help="the same clients with a new model; several share delta", metavar="NEW")
-    add("--num-examples", required=True, metavar="N|COLUMN", help="examples behind each mean, the same in both tables")
-    add_columns(parser, client_is_required=True)
-    add("--answered-by", type=spelled, choices=ANSWERED_BY, default="fresh", help="as for certify (default: fresh)")
-    add("--num-missing", type=int, default=0, metavar="N", help="clients that were asked and did not answer")
+    add("--num-examples", metavar="N|COLUMN", help="examples behind each mean, the same in both tables")
+    add_columns(parser)
+    add("--answered-by", type=spelled, choices=ANSWERED_BY, help="as for certify (default: fresh)")
+    add("--num-missing", type=int, metavar="N", help="clients that were asked and did not answer")
     add("--delta", type=float, default=0.05, help="probability that anything certified fails (default: 0.05)")
     numbers = "from above: change (the mean), harmed:0.05 (clients that get worse by more; both are the default), "
     add("--number", help=f"{numbers}change_quantile:0.9, worst_change:chi2:0.1", **AGAIN, nargs="+", metavar="NAME")

@@ -15,19 +15,20 @@ from typing import Any
 
 import riskband as rb
 from riskband.answers.doors import TableError, TooFewError
-from riskband.answers.files import read_risks, read_scores
+from riskband.answers.files import UNSAID, read_risks, read_scores
+from riskband.answers.ledgers import header_of, is_ledger, model_problems, who_is_asked
 from riskband.answers.scaled import CHANGE, scale_of
 from riskband.checks import check_installed
 from riskband.cli.certify import add_columns
 from riskband.cli.report import checked
-from riskband.cli.request import named, output_problems, wanted_of
+from riskband.cli.request import named, output_problems, unsaid, wanted_of
 from riskband.cli.verify import read_document
 from riskband.report.monitor_page import monitor_page
 from riskband.report.monitored import Monitoring, joined
 from riskband.verification import answers_of
 
 _TABLES = (".csv", ".tsv", ".gz", ".xlsx", ".parquet", ".jsonl")
-_REPORT = "report.json"  # in the folder of a run that is complete
+_REPORT, _LEDGER = "report.json", "ledger.jsonl"  # in the folder of a run that is complete
 
 
 def run(options: argparse.Namespace) -> int:
@@ -65,6 +66,9 @@ def _new_answers(options: argparse.Namespace, known: Mapping[str, Any]) -> tuple
     None if there are fewer than two.
     """
     parts, path = list[Any](), Path(options.answers)
+    ledgers = (each / _LEDGER if each.is_dir() else each for each in _parts(path))
+    if problems := model_problems(str(each) for each in ledgers if each.is_file()):
+        raise TableError(problems)
     for each in _parts(path):
         try:
             parts.append(_of_run(each) if each.is_dir() else _of_table(each, options, known))
@@ -98,22 +102,33 @@ def _of_run(path: Path) -> Any:
     if not certificates:
         raise TableError([f"{path} must be a run with certificates, got none; monitor its ledger"])
     answers = answers_of(rb.Certificate.load(certificates[0]).recipe["answers"])
-    return answers.clean if isinstance(answers, rb.AdversarialAnswers) else answers
+    answers = answers.clean if isinstance(answers, rb.AdversarialAnswers) else answers
+    answers.require_independent("monitoring")
+    report = json.loads((path / _REPORT).read_text())
+    if "network" not in report or not hasattr(answers, "names"):
+        return answers
+    said = {"names": report["network"]["client_ids"], "ask": who_is_asked(header_of(path / _LEDGER)["config"])}
+    return type(answers)(**{**answers.to_dict(), **said})
 
 
 def _of_table(path: Path, options: argparse.Namespace, known: Mapping[str, Any]) -> Any:
     scale = scale_of(known)
     if scale == CHANGE:
         raise TableError([f"{path} is of one model, and changes were certified; give the folder of runs that compare"])
-    if scale is None and options.num_examples is None and path.suffix != ".jsonl":
-        raise TableError(["--num-examples must say how many examples are behind each mean, got none"])
-    wanted = replace(wanted_of(options, options.num_examples or "1"), is_growing=True, is_score=scale is not None)
+    if scale is None and (problems := unsaid([str(path)], options)):
+        raise TableError(problems)
+    is_among_tables = is_ledger(str(path)) and Path(options.answers).is_dir()
+    said = UNSAID if is_among_tables else wanted_of(options, options.num_examples or "1")
+    wanted = replace(said, is_growing=True, is_score=scale is not None)
     if scale is not None:
         ends = (scale.low, scale.high)
         return read_scores(str(path), wanted, higher_is_better=scale.is_higher_better, name=scale.noun, ends=ends)
-    # What is bet on a client must not change with those after it.
-    binary = known.get("binary") if wanted.binary is None else wanted.binary
-    return read_risks(str(path), replace(wanted, binary=binary))
+    if not is_ledger(str(path)) and wanted.binary is None:
+        # What is bet on a client must not change with those after it.
+        wanted = replace(wanted, binary=known.get("binary"))
+    risks = read_risks(str(path), wanted)
+    risks.require_independent("monitoring")
+    return risks
 
 
 def _rows(answers: Mapping[str, Any]) -> list[Any]:
@@ -122,8 +137,13 @@ def _rows(answers: Mapping[str, Any]) -> list[Any]:
     return sorted(zip(numbers, answers.get("num_examples", numbers), strict=False))
 
 
+def _columns(answers: Any, stop: int | None = None) -> dict[str, list[Any]]:
+    """What each client said, of the first so many."""
+    return {name: column[:stop] for name, column in answers.by_client()[0].items()}
+
+
 def _check_grown(before: Any, answers: Any, path: str) -> None:
-    if before is not None and (len(answers or ()) < len(before) or joined([answers], stop=len(before)) != before):
+    if before is not None and (len(answers or ()) < len(before) or _columns(answers, len(before)) != _columns(before)):
         raise ValueError(
             f"{path} must only grow, and answers that were counted are no longer there, or others; was it truncated or "
             "replaced? What was seen cannot be unseen: begin again with answers that no certificate and no alarm is of"

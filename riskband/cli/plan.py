@@ -10,6 +10,7 @@ from typing import Any
 
 import riskband as rb
 from riskband.answers.files import read_scores
+from riskband.answers.ledgers import is_ledger
 from riskband.cli.certify import add_columns, add_score
 from riskband.cli.request import answers_of, figure_problems, problems_of, risks_of, score_problems, wanted_of
 from riskband.worst_cases.planning import DEFAULT_POWER, Option, Pilot, Plan, checks_of
@@ -34,9 +35,10 @@ def run(options: argparse.Namespace) -> int:
 def _pilot(options: argparse.Namespace, problems: list[str]) -> Pilot | None:
     files, size, is_score = options.pilot or [], options.pilot_num_examples, options.score is not None
     wanted, sizes = wanted_of(options, size or "1"), "a whole number for all clients, or the name of a column"
+    lacks_size = size is None and not all(map(is_ledger, files))
     rules = [
         (is_score and len(files) != 1, "--score needs one --pilot, a table with the score of each client"),
-        (files and not is_score and size is None, f"--pilot needs --pilot-num-examples: {sizes}"),
+        (lacks_size and not is_score, f"--pilot needs --pilot-num-examples: {sizes}"),
         (len(files) > 2, f"--pilot takes one table, or two of an old and a new model, got {len(files)}"),
         (len(files) == 2 and not wanted.client, "--pilot OLD NEW needs --client: the column by which rows match"),
     ]

@@ -13,8 +13,17 @@ from typing import Any, TypeVar
 
 import riskband as rb
 from riskband.answers.doors import TableError, Wanted
-from riskband.answers.files import FRAMEWORKS, number_or_column, read_risks, read_scores
-from riskband.answers.responses import WhoAnswered, check_contamination, check_missing, check_num_missing
+from riskband.answers.files import FRAMEWORKS, UNSAID, number_or_column, read_risks, read_scores
+from riskband.answers.ledgers import is_ledger
+from riskband.answers.responses import (
+    ANSWERED_BY,
+    Answers,
+    WhoAnswered,
+    check_contamination,
+    check_missing,
+    check_num_missing,
+    who_made_the_model,
+)
 from riskband.bands.methods import resolve_level_method
 from riskband.bands.pilots import check_pilot_share
 from riskband.checks import check_budget, check_count, check_delta, check_fraction
@@ -26,6 +35,7 @@ from riskband.worst_cases.requirements import Requirement, read_requirements
 from riskband.worst_cases.scaled import SCORES, ScaledNumber
 
 T = TypeVar("T")
+_OF_A_RUN = 'answered-by = "{}" in the configuration of the run'
 _OF_SCORES = ("delta", "mean", "quantile", "survival", "require", "divergence", "budget", "next", "population")
 _OF_LOSSES = {"num_examples": 1.0, "group": None, "accuracy": None, "percent": False, "binary": None}
 _OF_DESIGN = ("stratum", "shares", "sampling_weight", "largest_weight", "cluster")
@@ -50,13 +60,13 @@ class Request:
             name: tuple(dict.fromkeys(each)) if isinstance(each, list) and name != "range" else each
             for name, each in vars(options).items()
         }
-        said = {each: given[each] for each in WhoAnswered.__annotations__ if given[each] is not None}
-        who: Any = {"answered_by": "trainers" if options.framework in FRAMEWORKS else "fresh"} | said
+        said = {name: given[name] for name in WhoAnswered.__annotations__ if given.get(name) is not None}
+        who: Any = ({"answered_by": "trainers"} if options.framework in FRAMEWORKS else {}) | said
         band = "two" if options.plot_dispersion else "lower" if options.plot else ""
         given |= {"band": band, "groups": options.group is not None, "budget": given["budget"] or DEFAULT_BUDGETS}
         asked = Asked(**{each.name: given[each.name] for each in fields(Asked)})
-        if options.num_examples is None and options.score is None:
-            raise TableError(["--num-examples must say how many examples are behind each mean, got none"])
+        if options.score is None and (problems := unsaid([options.file], options)):
+            raise TableError(problems)
         return cls(argparse.Namespace(**given), wanted_of(options, options.num_examples or "1"), who, asked)
 
     def risks(self) -> rb.ClientRisks:
@@ -114,19 +124,20 @@ class Request:
                 for name, value in (("--next", asked.next), ("--population", asked.population))
                 if value is not None
             ),
-            partial(check_missing, self.who["missing"]),
+            partial(check_missing, self.who.get("missing", "ignore")),
             partial(check_num_missing, self.who.get("num_missing", 0)),
-            partial(check_contamination, self.who["contamination"]),
+            partial(check_contamination, self.who.get("contamination", 0)),
         ]
 
     def _contradictions(self) -> list[str]:
         """What does not go together, or could not be written in the end, found before anything is computed."""
         asked, said, has_ball = self.asked, self.given, bool(self.asked.divergence)
-        tunes, is_counted = bool(said.tune), "num_missing" in self.who or self.wanted.drop_missing
+        tunes, missing = bool(said.tune), self.who.get("missing", "ignore")
+        is_counted = "num_missing" in self.who or self.wanted.drop_missing or is_ledger(said.file, said.framework)
         method_too = f"--tune makes the band, so it cannot be {asked.method!r} too; leave out one of the two"
         target, at = asked.target is not None, asked.at is not None
         pilot, dispersion = said.pilot_share != DEFAULT_PILOT_SHARE, said.plot_dispersion is not None
-        blind = self.who["missing"] != "ignore" and not is_counted
+        blind = missing != "ignore" and not is_counted
         rules = [
             (tunes and asked.method != "berk_jones", method_too),
             (at and not target, "--at needs --target: it says which share of clients the target is for"),
@@ -141,7 +152,7 @@ class Request:
                 target and has_ball and asked.has_next and not (asked.mean or at),
                 "--target needs --mean beside --next: it asks how much shift the bound on the mean allows; add --mean",
             ),
-            (blind, f"--missing {self.who['missing']} needs --num-missing: how many were asked and did not answer"),
+            (blind, f"--missing {missing} needs --num-missing: how many were asked and did not answer"),
             (dispersion and not asked.measure, "--plot-dispersion needs --measure: it draws these, such as gini"),
         ]
         tables = [said.file, *([self.wanted.shares] if isinstance(self.wanted.shares, str) else [])]
@@ -178,19 +189,39 @@ def score_problems(options: Any, wanted: Wanted, given: Iterable[str] = ()) -> l
 
 
 def risks_of(files: Iterable[str], wanted: Wanted, problems: list[str], **who: Any) -> list[rb.ClientRisks]:
-    """Read tables of the same columns; raises `TableError` with the problems and those that reading meets."""
-    found = []
+    """Read tables of the same columns, and ledgers, which know theirs.
+
+    Of `who` answered only what is said. Raises `TableError` with the problems and those that reading meets.
+    """
+    found, files = [], list(files)
+    said = {name: value for name, value in who.items() if value is not None}
+    has_tables = not all(map(is_ledger, files))
     for file in files:
         try:
-            found.append(read_risks(file, wanted, **who))
+            found.append(read_risks(file, UNSAID if has_tables and is_ledger(file) else wanted, **said))
         except TableError as error:
             problems += named(file, error)
     return answers_of(lambda: found, problems)
 
 
+def unsaid(files: Iterable[str], options: Any) -> list[str]:
+    """Return what must be said of tables, and is not; the ledger of a run knows it."""
+    rule = "--num-examples must say how many examples are behind each mean, got none; the ledger of a run knows it"
+    framework = getattr(options, "framework", None)
+    has_tables = not all(is_ledger(file, framework) for file in files)
+    return [rule] if options.num_examples is None and has_tables else []
+
+
 def named(file: str, error: TableError) -> list[str]:
     """Return its problems, each with the file that it is of; what begins with an option is of all files."""
     return [line if line.startswith(("--", file)) else f"{file}: {line}" for line in error.problems]
+
+
+def who_answered(files: Iterable[str], *answers: Answers, framework: str | None = None) -> str:
+    """Return who is taken to have answered, trainers as soon as any did, and how to say otherwise."""
+    by_whom = max((each.answered_by for each in answers), key=ANSWERED_BY.index)
+    are_ledgers = all(is_ledger(file, framework) for file in files)
+    return who_made_the_model(by_whom, option=_OF_A_RUN if are_ledgers else "--answered-by {}")
 
 
 def how_read(wanted: Wanted) -> str:

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 import riskband as rb
-from riskband.answers.responses import ANSWERED_BY, who_made_the_model
+from riskband.answers.ledgers import model_problems
+from riskband.answers.responses import ANSWERED_BY
 from riskband.checks import check_budget, check_delta, spelled
 from riskband.cli.certify import AGAIN, add_columns, write
-from riskband.cli.request import how_read, output_problems, problems_of, risks_of, wanted_of
+from riskband.cli.request import how_read, output_problems, problems_of, risks_of, unsaid, wanted_of, who_answered
 from riskband.cli.terminal import summary_on_networks
 from riskband.report.networks import certified_target, target_requirements
 from riskband.report.words import about
@@ -46,8 +47,7 @@ def run(options: argparse.Namespace) -> int:
         ]
     )
     problems += output_problems(files, options.out)
-    if options.num_examples is None and not all(each.endswith(".jsonl") for each in files):
-        problems.append("--num-examples must say how many examples are behind each mean; the ledger of a run knows it")
+    problems += unsaid(files, options) + model_problems(files)
     if (options.target is None) != bool(past):
         problems.append("give either one TARGET, or earlier networks by --past; they are two questions")
     if options.number and not options.budget:
@@ -58,8 +58,8 @@ def run(options: argparse.Namespace) -> int:
     if past:
         return _say_next(options, source, dict(zip(past, others, strict=True)))
     say = partial(print, file=sys.stderr) if options.json else print
-    say(who_made_the_model(options.answered_by, option="--answered-by {}"))
     (target,) = others
+    say(who_answered(files, source, target))
     names = options.divergence or ([] if options.require and not options.budget else _USUAL)
     asked = {"divergence": names, "budget": options.budget, "require": options.require}
     asked |= {"number": options.number or ["mean"]}
@@ -76,6 +76,9 @@ def _files(past: list[str]) -> list[str]:
 
 def _say_next(options: argparse.Namespace, source: rb.ClientRisks, past: dict[str, rb.ClientRisks]) -> int:
     found: dict[str, Any] = {}
+    for answers in (source, *past.values()):
+        answers.require_independent("an estimate of a divergence")
+        answers.responses.require_fixed_number("an estimate of a divergence")
     for name in options.divergence or _USUAL:
         estimates = [rb.divergence_estimate(source.values, each.values, divergence=name) for each in past.values()]
         bound = next_estimate(estimates, alpha=options.alpha)
@@ -100,7 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--alpha", type=float, default=0.1, help="with --past: probability that the next is larger (default: 0.1)")
     add("--num-examples", metavar="N|COLUMN", help="examples behind each mean, but for ledgers of runs (.jsonl)")
     add_columns(parser)
-    add("--answered-by", type=spelled, choices=ANSWERED_BY, default="fresh", help="as for certify (default: fresh)")
+    add("--answered-by", type=spelled, choices=ANSWERED_BY, help="as for certify (default: fresh)")
     add("--delta", type=float, default=0.05, help="probability that anything certified fails (default: 0.05)")
     add("--divergence", type=spelled, choices=sorted(rb.DIVERGENCES), **AGAIN, nargs="+", help="default: chi2")
     within = "if the target is within it: bounds on its risks, and whether the answers refute it"

@@ -18,7 +18,7 @@ import numpy as np
 
 from riskband.answers.counts import share_problem
 from riskband.answers.metrics import first_of, metric_problem, warn_of_empty
-from riskband.answers.responses import ANSWERED_BY, WhoAnswered, check_contamination
+from riskband.answers.responses import ANSWERED_BY, UNTIL_DECIDED, WhoAnswered, check_contamination
 from riskband.answers.risks import ClientRisks, risks_of_accuracies
 from riskband.answers.rows import answer_problem
 from riskband.answers.scaled import ClientChanges, ClientScores
@@ -163,6 +163,9 @@ class KeepRisks:
         self._trained: set[str] = set()
         self._watched: list[Any] = []
         self._asked: list[Any] = []
+        self._has_decided = (
+            False  # a sequence was looked at: how many are asked, and in which round, may follow from it
+        )
         self._nodes: dict[int, str] = {}  # of what a strategy hands on, by its identity
 
     def __call__(self, records: list[Any], weighting_metric_name: str | None = None) -> Any:
@@ -218,7 +221,8 @@ class KeepRisks:
             `num_missing`, `missing`, `contamination` and `answered_by` as for `riskband.ClientRisks`, but for two
             defaults. `answered_by` is "trainers", since the clients that evaluate in a Flower app have usually trained
             the model: say "fresh" if these had no part in it. `num_missing` is counted if the strategy is watched;
-            otherwise say how many were asked and did not reply.
+            otherwise say how many were asked and did not reply. `ask` is "until-decided" once a `sequence` was made,
+            after which only it certifies anything: say "all" if nothing that it said ended or prolonged the run.
 
         Raises
         ------
@@ -314,6 +318,7 @@ class KeepRisks:
             seen = f", got {len(models)} in {len(rounds)} evaluations" if len(models) > 1 else ""
             rule = "a sequence adds up answers about one model, and you must say that all were about it"
             raise ValueError(f"{rule}{seen}; evaluate with fraction_train=0, and another KeepRisks for each model")
+        self._has_decided = True
         kept = _first_answers(rounds)
         is_score = self._kind == "score"
         # By name, as in `report`.
@@ -480,7 +485,8 @@ class KeepRisks:
             raise ValueError(f"round {kept.number} has no risks: {problem}")
         num_missing = _num_missing(kept, who.get("num_missing"))
         labels = {"names": kept.names or None, "groups": kept.groups or None}
-        return {**who, **labels, "answered_by": answered_by, "num_missing": num_missing}
+        ask = {"ask": UNTIL_DECIDED} if self._has_decided else {}
+        return {**ask, **who, **labels, "answered_by": answered_by, "num_missing": num_missing}
 
     def _share_problem(self, kept: KeptRound, contamination: int = 0) -> str:
         if self._kind in ("loss", "score") or self._binary is False:

@@ -274,6 +274,7 @@ def bound_of_answers(
     remedy = "the mean over clients" if chosen.counts_examples else "a band, rb.band(answers, delta=...)"
     what = "a bound from answers" if risks.are_independent else chosen.quantity
     risks.require_certain_answers(what, remedy, knows_draws=chosen.knows_draws)
+    risks.responses.require_fixed_number(what)
     risks = risks.in_order_of_names()
     found = None if chosen.of_answers is None else chosen.of_answers(risks, delta / 2)
     read, assumed = Interval(*chosen.range), tuple[str, ...]()

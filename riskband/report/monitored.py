@@ -339,7 +339,7 @@ def monitor(
             f"clients that are monitored must be fresh, got answered_by={answers.answered_by!r}: those that helped to "
             "train the model say little of others; ask other clients"
         )
-    sizes = batch_sizes(batches, num_clients=len(answers))
+    sizes = batch_sizes(batches, answers)
     scale = answers.scale if isinstance(answers, ScaledAnswers) else RISK
     other = next((each for each in claims.values() if each.scale != scale), None)
     if other is not None:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from riskband.answers.responses import FIXED_NUMBER, INDEPENDENT_CLIENTS
+from riskband.answers.responses import INDEPENDENT_CLIENTS, UNTIL_DECIDED
 from riskband.answers.risks import ClientRisks, shared_assumptions
 from riskband.answers.scaled import RISK, ClientChanges, ClientScores, ScaledAnswers
 from riskband.bands.local_steps import OBSERVED_SIZES
@@ -116,7 +116,7 @@ def always_valid(
     ValueError
         If an argument is out of range or unknown, or the answers have noise, or may be wrong, or missing as the worst.
     """
-    sizes = batch_sizes(batches, num_clients=len(answers))
+    sizes = batch_sizes(batches, answers)
     delta, sides = check_delta(delta), check_choice("sides", sides, SIDES)
     order, local = check_choice("order", order, ORDERS), check_choice("local", local, SINGLE_LOCAL)
     answers.require_certain_answers("an always valid bound", "answers that are right, and missing='ignore'")
@@ -133,7 +133,7 @@ def always_valid(
     assumed: Any = assumptions_of if isinstance(answers, ScaledAnswers) else shared_assumptions
     given = {"number": asked.name, "delta": delta, "sides": sides, "order": order, "local": local}
     given |= {} if batches is None else {"batches": sizes}
-    not_assumed = (FIXED_NUMBER,) if batches is None else (FIXED_NUMBER, INDEPENDENT_CLIENTS)
+    shared = assumed(answers, needs_binary=any(asked.etas), at_all_times=True)
     is_measured = asked.etas == (0.0,) and not isinstance(answers, ClientScores)
     return Certificate(
         quantity=asked.quantity,
@@ -142,7 +142,7 @@ def always_valid(
         delta=delta,
         method="betting, always valid",
         assumptions=(
-            *(line for line in assumed(answers, needs_binary=any(asked.etas)) if line not in not_assumed),
+            *(line for line in shared if batches is None or line != INDEPENDENT_CLIENTS),
             *answers.own_assumptions,
             ORDERS[order] if batches is None else IN_BATCHES,
             *((OBSERVED_SIZES,) if is_measured else ()),
@@ -193,11 +193,20 @@ class _Asked(NamedTuple):
         return self._replace(is_mirrored=True, point=1.0 - self.point if self.kind == "quantile" else self.point)
 
 
-def batch_sizes(batches: Sequence[int] | None, *, num_clients: int) -> IntArray:
-    """Return how many clients came together each time: one, unless it is said; raises ValueError if not all did."""
+def batch_sizes(batches: Sequence[int] | None, answers: ClientRisks | ScaledAnswers) -> IntArray:
+    """Return how many clients came together each time: one, unless it is said.
+
+    Raises ValueError if not all did, or if answers said how many were to be of a batch.
+    """
+    num_clients = len(answers)
     sizes = np.ones(num_clients, dtype=np.int64) if batches is None else np.array(batches)
     if sizes.ndim != 1 or sizes.dtype.kind != "i" or np.any(sizes < 1) or sizes.sum() != num_clients:
         raise ValueError(f"batches must be numbers of clients, {num_clients} in all, got {batches!r:.80}; count them")
+    if answers.ask == UNTIL_DECIDED and np.any(sizes > 1):
+        raise ValueError(
+            f"batches must be of sizes that no answer has influenced, got ask={answers.ask!r}: a batch of such clients "
+            "ends where they decide; leave batches out, and let them come one by one in the order of asking"
+        )
     return sizes
 
 

@@ -124,7 +124,8 @@ def next_clients(
     if f is None and np.any(budgets > 0.0):
         raise ValueError(f"a budget needs a divergence, got budget {in_short(budgets)}; say divergence='chi2'")
     num_seen = risks.num_counted
-    num_next = _num_next(num_seen, num_next, population, is_shifted=f is not None)
+    num_asked = risks.num_clients + risks.num_missing
+    num_next = _num_next(num_seen, num_next, population, num_asked=num_asked, is_shifted=f is not None)
     num_bounded = num_next + num_seen if whole else num_next
     if (whole and population is None) or (population is not None and num_seen + num_next > population):
         raise ValueError(
@@ -206,6 +207,8 @@ def next_clients(
                 shift_in=(None if f is None else f.title, None),
                 budget=(None if f is None else in_short(budgets), None),
                 local=(local, "observed"),
+                population=(population, None),
+                including_seen=("yes" if whole else "no", "no"),
             ),
         ),
         recipe=recipe("next_clients", {name: each for name, each in arguments.items() if each is not None}, risks),
@@ -221,13 +224,24 @@ def check_above(name: str, above: object, scale: Scale) -> None:
         raise ValueError(f"{name} must be in {ends}, got {above}; no client measures worse than {worst:g}")
 
 
-def _num_next(num_seen: int, num_next: int | None, population: int | None, *, is_shifted: bool) -> int:
+def check_population(population: object) -> int:
+    """Return the number of clients of a finite federation; raises ValueError unless it is a whole one, not 55.0."""
+    remedy = "it counts all clients of the federation"
+    if isinstance(population, float | np.floating):
+        raise ValueError(f"population must be a whole number, got {population!r}; {remedy}")
+    return check_count("population", population, minimum=1, remedy=remedy)
+
+
+def _num_next(num_seen: int, num_next: int | None, population: int | None, *, num_asked: int, is_shifted: bool) -> int:
     """How many clients are next: as was said, or all others of a population."""
     if population is None:
         return check_count("num_next", num_next, minimum=1, remedy="it counts the clients that come next")
-    size = check_count("population", population, minimum=1, remedy="it counts all clients of the federation")
+    size = check_population(population)
     if size <= num_seen:
         raise ValueError(f"population must be above the number of clients asked, {num_seen}, got {size}; count all")
+    if size < num_asked:
+        rule = f"population must have all {num_asked} clients asked, also those that gave no valid answer"
+        raise ValueError(f"{rule}, got {size}; count all")
     if is_shifted:
         raise ValueError("a population is what it is, so it takes no divergence; leave one of the two out")
     count = size - num_seen if num_next is None else num_next

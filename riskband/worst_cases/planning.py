@@ -22,7 +22,7 @@ from riskband.functionals.distributions import RiskDistribution
 from riskband.wording import TRAINERS_ANSWERED, exactly
 from riskband.wording.shown import Drawn, to_pandas
 from riskband.worst_cases import requirements
-from riskband.worst_cases.next_clients import AT_RANDOM
+from riskband.worst_cases.next_clients import AT_RANDOM, check_population
 from riskband.worst_cases.requirements import FAIL, NEXT, WORST_MEAN, WORST_SHARE, Requirement, ends_of, is_of_next
 from riskband.worst_cases.scaled import ScaledNumber, families_of
 
@@ -317,7 +317,7 @@ def _most_clients(requirement: Requirement, population: int | None) -> int:
     most, (family, *parameters) = int(min(_MOST, requirement.number.most_clients)), requirement.name.split(":")
     if population is None:
         return most
-    size = check_count("population", population, minimum=1, remedy="it counts all clients of the federation")
+    size = check_population(population)
     remedy = f"for a verdict on all of them write '{NEXT}:all:{size}:0.3<=5', without the population"
     if family != NEXT or len(parameters) != 2:
         rule = f"population goes with next clients of the network itself, '{NEXT}:20:0.3<=3'"

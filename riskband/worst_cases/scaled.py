@@ -275,14 +275,14 @@ def beyond(answers: ScaledAnswers, values: FloatArray, threshold: float) -> npt.
     return values <= threshold if answers.scale.is_higher_better else values >= threshold
 
 
-def assumptions_of(answers: ScaledAnswers, *, needs_binary: bool = False) -> tuple[str, ...]:
-    """What every certificate from these answers assumes; `needs_binary` as for `shared_assumptions`."""
+def assumptions_of(answers: ScaledAnswers, *, needs_binary: bool = False, **known: bool) -> tuple[str, ...]:
+    """What every certificate from these answers assumes; arguments are those of `shared_assumptions`."""
     noun, low, high = answers.scale.noun, exactly(answers.scale.low), exactly(answers.scale.high)
     in_range = f"every {noun} lies in [{low}, {high}], a range that was known before any answer"
     of_losses, fresh = in_range, FRESH_CLIENTS
     if isinstance(answers, ClientChanges):
         of_losses, fresh = BINARY_LOSS if needs_binary and answers.binary else BOUNDED_LOSS, FRESH_FOR_BOTH
-    lines = answers.responses.assumptions(of_losses)
+    lines = answers.responses.assumptions(of_losses, **known)
     return tuple(line.replace("mean loss", noun).replace(FRESH_CLIENTS, fresh) for line in lines)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from riskband.answers.responses import plain
+from riskband.answers.responses import UNTIL_DECIDED, plain
 from riskband.answers.risks import ClientRisks
 from riskband.answers.scaled import ClientChanges, ClientScores, ScaledAnswers
 from riskband.bands.band import Band
@@ -160,9 +160,13 @@ class Sequence:
             raise ValueError(f"clients must come with {known}, one entry of each per client, got {got}; give them all")
         new = {name: [*self._columns.get(name, ()), *each] for name, each in new.items()}
         num_missing += self._num_missing
-        if max(map(len, new.values())) > 1:
-            found = of(**new, num_missing=num_missing, **said)
-            found.require_certain_answers("a sequence", "answers that are right, and missing='ignore'")
+        is_first = max(map(len, new.values())) == 1  # of which nothing is said yet; and what is wrong with it at once
+        twice = {name: each * 2 for name, each in new.items() if name != "names"}
+        found = of(
+            **(twice if is_first else new), num_missing=num_missing, **{**said, "ask": UNTIL_DECIDED}
+        )  # as one may
+        found.require_certain_answers("a sequence", "answers that are right, and missing='ignore'")
+        if not is_first:
             if hasattr(found, "binary"):  # what is bet on a client must not change with those after it
                 said = {**said, "binary": found.binary}
             self.answers = found

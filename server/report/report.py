@@ -15,7 +15,7 @@ import numpy as np
 import riskband as rb
 from client.privacy import epsilon_at
 from protocol.mechanisms import GAUSSIAN, mechanism_of
-from riskband.answers.responses import FIXED_NUMBER
+from riskband.answers.responses import FIXED_NUMBER, UNTIL_DECIDED
 from riskband.answers.risks import EQUAL_BY_DESIGN
 from riskband.plots.bands import save_figure
 from riskband.report.findings import findings
@@ -27,7 +27,7 @@ from riskband.worst_cases.always_valid import ORDERS
 from server.report.cells import check_lines, loss_in_words, reasons, stopped
 from server.run.folder import CERTIFICATE_FOLDER, PAGE_FILE, ResultFolder, failure_fields
 from server.run.ledger import part_of_a_run
-from server.settings import UNTIL_DECIDED, brings_own_data
+from server.settings import brings_own_data
 from strategies.asking.failures import Failure
 from strategies.certifying import by_file
 

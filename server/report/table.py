@@ -11,11 +11,10 @@ from rich.filesize import decimal
 from rich.text import Text
 
 from protocol.mechanisms import mechanism_of
-from riskband.answers.responses import who_made_the_model
+from riskband.answers.responses import UNTIL_DECIDED, who_made_the_model
 from riskband.report.words import capital
 from riskband.wording import TRAINERS_ANSWERED, rounded_up
 from server.report.cells import check_lines, num_rounds, reasons, stopped
-from server.settings import UNTIL_DECIDED
 from server.studies import STUDIES
 
 _NUM_FAILURES = 10  # the table shows so many

@@ -11,12 +11,12 @@ from pydantic import Field
 from rich.table import Table
 
 from riskband import DIVERGENCES, Certificate
-from riskband.answers.responses import MISSING
+from riskband.answers.responses import MISSING, UNTIL_DECIDED
 from riskband.plots.bands import band_figure
 from riskband.worst_cases.requirements import is_of_target
 from server.checks.unseen import Unseen, unseen_clients
 from server.sections import Names, Numbers, Rule, Section, is_distinct, one_of, rule
-from server.settings import UNTIL_DECIDED, RunConfig
+from server.settings import RunConfig
 from server.studies import target_network as networks
 from server.studies.study import Evaluation, Study, UnderTest, loss_query
 from strategies.f_divergence import FDivergence

@@ -519,6 +519,9 @@ def test_trainers_decide_nothing_and_nobody_neither():
     sampled(kept, 3)
     for each in (kept, KeepRisks(accuracy="eval_acc")):
         assert not each.sequence("mean<=0.99", delta=0.05, is_one_model=True).is_decided
+    with pytest.raises(ValueError, match="a number of clients that no answer had influenced"):
+        kept.certify(delta=0.05, num_missing=0)
+    assert kept.certify(delta=0.05, num_missing=0, ask="all").validity == "estimate"
 
 
 def test_evaluations_of_several_models_or_of_nobody_knows_whom_are_no_sequence():

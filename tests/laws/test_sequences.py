@@ -137,7 +137,7 @@ def test_clients_that_do_not_fit_are_not_added(columns, problem):
 def test_one_number_of_examples_is_that_of_all_clients():
     sequence = rb.Sequence("mean", delta=0.05)
     sequence.add(values=[0.1, 0.2], num_examples=10)
-    assert sequence.answers == rb.ClientRisks([0.1, 0.2], 10)
+    assert sequence.answers == rb.ClientRisks([0.1, 0.2], 10, ask="until-decided")
     assert repr(sequence) == "Sequence(mean, 2 clients, delta=0.05)"
 
 
@@ -153,6 +153,18 @@ def test_answers_without_the_number_that_is_asked_are_refused(asked, answers):
     with pytest.raises(ValueError, match="is asked, a number of"):
         sequence.add(answers)
     assert sequence.answers is None
+
+
+@pytest.mark.parametrize(("wrong", "said"), [(np.nan, "must not be NaN"), (-0.5, "got -0.5"), (1.5, "got 1.5")])
+def test_what_is_wrong_with_the_first_client_is_said_at_once(wrong, said):
+    sequence = rb.Sequence("mean<=0.3", delta=0.05)
+    with pytest.raises(ValueError, match=said):
+        sequence.add(values=wrong, num_examples=10)
+    with pytest.raises(ValueError, match="num_examples must be whole"):
+        sequence.add(values=0.1, num_examples=0.5)
+    for risk, name in ((0.1, "a"), (0.2, "b")):
+        sequence.add(values=risk, num_examples=10, names=name)
+    assert sequence.answers == rb.ClientRisks([0.1, 0.2], 10, names=["a", "b"], ask="until-decided")
 
 
 def test_answers_of_another_kind_are_refused():

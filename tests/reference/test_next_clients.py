@@ -246,6 +246,7 @@ def test_ten_thousand_clients_and_a_thousand_next():
         ({"num_next": 3, "delta": 0.1, "local": "union"}, "local must be one of marginal, observed"),
         ({"population": 10, "delta": 0.1}, "population must be above the number of clients asked, 10, got 10"),
         ({"population": 3, "delta": 0.1}, "population must be above the number of clients asked, 10, got 3"),
+        ({"population": 11.0, "delta": 0.1}, "population must be a whole number, got 11.0; it counts all clients"),
         ({"population": 12, "num_next": 3, "delta": 0.1}, "there must be a population that has the 10 clients asked"),
         ({"num_next": 3, "including_seen": True, "delta": 0.1}, "there must be a population"),
         (
@@ -265,6 +266,14 @@ def test_ten_thousand_clients_and_a_thousand_next():
 def test_bad_arguments_say_rule_value_and_remedy(arguments, message):
     with pytest.raises(ValueError, match=message):
         rb.next_clients(LARGEST, **arguments)
+
+
+@pytest.mark.parametrize("missing", ["ignore", "worst"])
+def test_a_population_has_all_who_were_asked(missing):
+    of = rb.ClientRisks(LARGEST.values, 20, num_missing=3, missing=missing)  # 10 answered
+    with pytest.raises(ValueError, match="population must"):
+        rb.next_clients(of, population=12, delta=0.1)
+    assert np.shape(rb.next_clients(of, population=14, delta=0.1).value) == ((4,) if missing == "ignore" else ())
 
 
 def test_noisy_answers_have_no_measured_risks():

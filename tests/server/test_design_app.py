@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import riskband as rb
+from riskband.answers.design import design_asked
 from server.config import load_config
 from server.problems import ConfigError
-from strategies.certifying import design_asked
 from tests.server.running import printed, raises, run_app
 
 SIZE = 12

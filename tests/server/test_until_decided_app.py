@@ -13,6 +13,7 @@ import pytest
 import riskband as rb
 from client.budget import QueryBudget
 from protocol.models import build_model, save_checkpoint
+from riskband.answers.rows import seeded_order
 from riskband.cli import main as riskband_command
 from server.config import load_config
 from server.problems import ConfigError
@@ -20,7 +21,6 @@ from server.report.table import show_outcome
 from server.run.ledger import read_ledger
 from server.studies import STUDIES
 from strategies.asking.query import QuorumError
-from strategies.until_decided import seeded_order
 from tests.server.running import SMALL, printed, run_app
 from tests.server.test_events import events_of, named
 from tests.server.test_query_budgets import limits, raises_later

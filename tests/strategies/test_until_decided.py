@@ -12,12 +12,13 @@ from protocol import wire
 from protocol.codec import to_array_record
 from protocol.hashes import code_hash, model_hash
 from protocol.questions import HelloAnswer, LossAnswer
+from riskband.answers.rows import seeded_order
 from riskband.flower.testing import Delivery, InProcessGrid
 from riskband.worst_cases.requirements import Requirement
 from strategies.asking.query import QuorumError
 from strategies.asking.resume import EarlierAnswer
 from strategies.f_divergence import FDivergence
-from strategies.until_decided import UntilDecided, seeded_order
+from strategies.until_decided import UntilDecided
 from tests.strategies.network import ARRAYS, QUERY, late, name_of, raising, reasons
 
 NUM_CLIENTS = 30

@@ -92,6 +92,11 @@ def test_capitals_in_the_fixed_orders_are_fair_on_the_average(law, num_clients):
         (lambda risks: rb.quantile(risks, 0.8, delta=DELTA), "level 0.8"),
         (lambda risks: rb.cvar(risks, 0.8, delta=DELTA), "level 0.8"),
         (lambda risks: rb.cvar(risks, 0.8, delta=DELTA, method="band"), "method truncated:0.8:1"),
+        (lambda risks: rb.next_clients(risks, delta=DELTA, population=50), "population 50"),
+        (
+            lambda risks: rb.next_clients(risks, delta=DELTA, population=50, including_seen=True),
+            "population 50, including seen yes",
+        ),
         (
             lambda risks: (
                 rb.select({"a": risks}, objective="mean", delta=DELTA, target=0.5, mean_share=0.5).certificate

@@ -13,6 +13,8 @@ import pytest
 from scipy.stats import binom, hypergeom, multinomial
 
 import riskband as rb
+from benchmarks.repaired import drawn, stratified_ledger
+from tests.validity.coverage import is_rejected
 
 DELTA = 0.2
 LOW, HIGH, BETWEEN = 0.1, 0.6, 0.3  # the risks of both kinds, and a threshold between them
@@ -204,3 +206,9 @@ def test_finite_strata_without_replacement(name):
         is_false = found < float(truth(np.float64(sum(bad) / 20))) - 1e-9
         chances.append(float(first @ is_false @ second))
     assert max(chances) <= DELTA
+
+
+def test_the_ledger_of_a_stratified_run_is_read_with_its_strata():
+    as_alike, as_drawn = drawn(stratified_ledger, 40)
+    assert as_alike > 0.9
+    assert not is_rejected([1] * round(40 * as_drawn) + [0] * round(40 * (1 - as_drawn)), 0.05)
