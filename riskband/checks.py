@@ -35,6 +35,8 @@ LARGEST_NOISY_RISK = 1e9
 MAX_POINTS = 10**6
 """More points of a grid than that are a mistake."""
 
+_NUM_DECIMALS, _NEXT_TO = 12, 1e-15  # some roundings of numbers in [-1, 1]
+_DOUBLE_BYTES = 8
 _SINGLE_DIGITS = 9  # a float32 is printed with so many significant digits at most
 
 
@@ -157,7 +159,7 @@ def check_fraction(
 
 def check_points(name: str, value: npt.ArrayLike) -> FloatArray:
     """Return `value` as one number or a flat, nonempty array of numbers in [0, 1]; raises ValueError otherwise."""
-    return _check_flat(name, check_fraction(name, value))
+    return _check_flat(name, in_decimals(check_fraction(name, value)))
 
 
 def _check_flat(name: str, array: FloatArray) -> FloatArray:
@@ -173,7 +175,7 @@ def check_shares(shares: npt.ArrayLike) -> FloatArray:
     """
     if isinstance(shares, Integral) and not isinstance(shares, bool):
         remedy = "it counts points of the curve; write shares as floats"
-        return np.linspace(0.0, 1.0, check_num_points("shares", shares, minimum=2, remedy=remedy))
+        return in_decimals(np.linspace(0.0, 1.0, check_num_points("shares", shares, minimum=2, remedy=remedy)))
     return np.atleast_1d(check_points("shares", shares))
 
 
@@ -265,7 +267,7 @@ def _as_numbers(values: object) -> FloatArray | None:
     except (TypeError, ValueError, RuntimeError):  # what does not convert, or a list that contains itself
         return None
     # A copy: a certificate must not change when its input does.
-    return np.array(array, dtype=np.float64) if array.dtype.kind in "iuf" else None
+    return as_written(array) if array.dtype.kind in "iuf" else None
 
 
 def _is_plain(values: object) -> bool:
@@ -275,6 +277,28 @@ def _is_plain(values: object) -> bool:
     if isinstance(values, np.ndarray):
         return not isinstance(values, np.ma.MaskedArray) and values.dtype.kind != "b"
     return not isinstance(values, (bool, np.bool_))
+
+
+def as_written(array: npt.NDArray[Any]) -> FloatArray:
+    """Return real numbers of any type as floats of 64 bits, in a new array; those of fewer bits by their digits.
+
+    A loss of 0.7 in 32 bits is 0.69999999 in 64, and would be below a threshold of 0.7.
+    """
+    is_short = array.dtype.kind == "f" and array.dtype.itemsize < _DOUBLE_BYTES
+    return np.array(array.astype(str) if is_short else array, dtype=np.float64)
+
+
+def in_decimals(numbers: npt.ArrayLike) -> FloatArray:
+    """Return numbers that were computed of others without what floats add: what is next to a decimal is that decimal.
+
+    Of numbers with up to 12 digits after the point, sums, differences and quotients with as many are then exactly what
+    their decimals are: 0.12 - 0.1 is 0.02, and 1 - 0.8 is 0.2. Whatever is computed of given numbers and then compared
+    with a threshold goes through here, and so does what was given, as it may have been computed: no tie is decided by
+    a rounding.
+    """
+    computed = np.asarray(numbers, dtype=np.float64)
+    decimals = np.round(computed, _NUM_DECIMALS)
+    return np.where(np.abs(computed - decimals) <= _NEXT_TO, decimals, computed)
 
 
 def float_rounding(values: FloatArray) -> FloatArray:
@@ -330,7 +354,7 @@ def check_losses(values: npt.ArrayLike, *, is_noisy: bool = False) -> FloatArray
                 f"noisy risks must lie in [-1e9, 1e9], got {in_full(wrong[0])}; leave out what is no mean loss"
             )
         return array
-    array = clip_rounding(array)
+    array = in_decimals(clip_rounding(array))
     above = array[array > 1.0]
     if above.size:
         raise ValueError(

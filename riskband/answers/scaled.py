@@ -18,7 +18,15 @@ import numpy.typing as npt
 from riskband import checks
 from riskband.answers.responses import Answers, Responses, WhoAnswered
 from riskband.answers.risks import ClientRisks, check_risks, upper_limit
-from riskband.checks import FloatArray, IntArray, check_num_examples, check_number, check_numbers, set_fields
+from riskband.checks import (
+    FloatArray,
+    IntArray,
+    check_num_examples,
+    check_number,
+    check_numbers,
+    in_decimals,
+    set_fields,
+)
 from riskband.wording import in_full
 
 SAME_ROWS = "old and new are of the same clients, in the same order"
@@ -171,7 +179,7 @@ class ClientChanges(ScaledAnswers):
                 f"old and new must be of the same clients, got {first.num_clients} and {second.num_clients}; match them"
             )
         is_binary = first.binary and second.binary
-        change, sizes = second.values - first.values, first.num_examples
+        change, sizes = in_decimals(second.values - first.values), first.num_examples
         if is_binary:
             change = (np.rint(second.values * sizes) - np.rint(first.values * sizes)) / sizes
         set_fields(self, old=first.values, new=second.values, num_examples=sizes, binary=is_binary, values=change)
@@ -357,7 +365,7 @@ class ClientScores(ScaledAnswers):
         **who: Unpack[WhoAnswered],
     ) -> None:
         remedy, give = "leave out clients without a score", "give the range of the score"
-        found = check_numbers("scores", values, remedy=remedy)
+        found = in_decimals(check_numbers("scores", values, remedy=remedy))
         low, high = check_number("low", low, remedy=give), check_number("high", high, remedy=give)
         if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST or not name.isprintable():
             raise ValueError(

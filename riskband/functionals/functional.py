@@ -22,7 +22,16 @@ from riskband.bands.band import Band, band_alone, own_delta, subject_of
 from riskband.bands.band import band as band_of
 from riskband.betting import check_betting
 from riskband.certificate import Certificate, recipe
-from riskband.checks import FloatArray, IntArray, as_spelled, check_choice, check_count, check_number, check_single
+from riskband.checks import (
+    FloatArray,
+    IntArray,
+    as_spelled,
+    check_choice,
+    check_count,
+    check_number,
+    check_single,
+    in_decimals,
+)
 from riskband.functionals import bets, weights
 from riskband.functionals import extremal_distributions as extremal
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution, has_measured_limits
@@ -640,7 +649,7 @@ def _quantile_range(low: float, high: float) -> Functional:
         "the distance from the {low} to the {high} quantile",
         low,
         high,
-        lambda first, second: second - first,
+        lambda first, second: float(in_decimals(second - first)),
         range=(0.0, 1.0),
         is_relative=False,
     )

@@ -89,7 +89,8 @@ class ScaledNumber(NamedTuple):
         if self.kind == "mean":
             return float(np.mean(answers.values))
         if self.kind == "quantile":
-            return float(np.quantile(answers.values, self.point, method="inverted_cdf"))
+            levels = np.arange(1, answers.num_clients + 1) / answers.num_clients  # numpy's own get 0.28 of 25 wrong
+            return float(np.sort(answers.values)[np.searchsorted(levels, self.point)])
         if self.kind == "share":
             return float(np.mean(beyond(answers, answers.values, self.point)))
         raise ValueError(f"{self} is a worst case, which no client measures")
