@@ -36,7 +36,6 @@ MAX_POINTS = 10**6
 """More points of a grid than that are a mistake."""
 
 _NUM_DECIMALS, _NEXT_TO = 12, 1e-15  # some roundings of numbers in [-1, 1]
-_DOUBLE_BYTES = 8
 _SINGLE_DIGITS = 9  # a float32 is printed with so many significant digits at most
 
 
@@ -280,12 +279,17 @@ def _is_plain(values: object) -> bool:
 
 
 def as_written(array: npt.NDArray[Any]) -> FloatArray:
-    """Return real numbers of any type as floats of 64 bits, in a new array; those of fewer bits by their digits.
+    """Return real numbers of any type as floats of 64 bits, in a new array; decimals of fewer bits as these decimals.
 
-    A loss of 0.7 in 32 bits is 0.69999999 in 64, and would be below a threshold of 0.7.
+    A loss of 0.7 in 32 bits is 0.69999999 in 64, and would be below a threshold of 0.7. It is 0.7 if rounding to the
+    digits that a type holds for sure gives that number of the type again.
     """
-    is_short = array.dtype.kind == "f" and array.dtype.itemsize < _DOUBLE_BYTES
-    return np.array(array.astype(str) if is_short else array, dtype=np.float64)
+    numbers = np.array(array, dtype=np.float64)
+    if array.dtype.kind != "f" or array.dtype.itemsize >= numbers.dtype.itemsize:
+        return numbers
+    digits = np.finfo(array.dtype).precision
+    decimals = np.array([float(f"{each:.{digits}g}") for each in numbers.ravel().tolist()]).reshape(numbers.shape)
+    return np.where(decimals.astype(array.dtype) == array, decimals, numbers)
 
 
 def in_decimals(numbers: npt.ArrayLike) -> FloatArray:
@@ -311,7 +315,7 @@ def float_rounding(values: FloatArray) -> FloatArray:
 
 
 def digit_rounding(values: FloatArray) -> FloatArray:
-    """How far finite numbers may be from what was computed, if all were rounded to the digits that they have in print.
+    """How far numbers in [0, 1] may be from what was computed, if rounded to the digits that all have in print.
 
     It is half a unit of the last place, and not less than the rounding of float32; both for so many places after the
     point, and for so many significant digits, as any of the values has. 0 if one has more than nine digits.
@@ -325,7 +329,8 @@ def digit_rounding(values: FloatArray) -> FloatArray:
     num_places = max((-int(each.as_tuple().exponent) for each in decimals), default=0)
     num_digits = max((len(each.as_tuple().digits) for each in decimals), default=1)
     least = max(0.5 * 10.0**-num_places, float(np.finfo(np.float32).eps))
-    halves = [0.5 * 10.0 ** (each.adjusted() + 1 - num_digits) if each else 0.0 for each in decimals]
+    # What rounds to 1 has the digits of what is below it.
+    halves = [0.5 * 10.0 ** (min(each.adjusted(), -1) + 1 - num_digits) if each else 0.0 for each in decimals]
     return np.asarray(np.maximum(np.array(halves), least)[which.reshape(values.shape)])
 
 

@@ -157,7 +157,7 @@ def read_columns(frame: Any, wanted: Wanted, door: Door, *, is_noisy: bool, cont
     if wanted.is_growing and values.size < 2:
         raise TooFewError([f"{door.table or 'the table'} must have two clients or more, got {values.size} so far"])
     if wanted.accuracy is not None and not wanted.is_score:
-        values, places = in_decimals(values / 100.0) if wanted.percent else values, list(map(door.place, rows))
+        values, places = in_decimals(values / (100.0 if wanted.percent else 1.0)), list(map(door.place, rows))
         problem = share_problem(values, sizes, contamination=contamination, places=places, word=door.binary)
         if problem and wanted.binary is not False:
             raise TableError([problem])

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from riskband import checks
 from riskband.answers.responses import Answers, Responses, WhoAnswered
-from riskband.answers.risks import ClientRisks, check_risks, upper_limit
+from riskband.answers.risks import ClientRisks, assumed_of_rounding, check_risks, upper_limit
 from riskband.checks import (
     FloatArray,
     IntArray,
@@ -94,6 +94,11 @@ class ScaledAnswers(Answers, ABC):
     stored_if_known: ClassVar[tuple[str, ...]] = ("names", "groups")
 
     @property
+    def below(self) -> ScaledAnswers:
+        """The same, nowhere above what clients measured, as `ClientRisks.below`."""
+        return self
+
+    @property
     @abstractmethod
     def mirrored(self) -> ScaledAnswers:
         """The same, with the other end as the bad one: its upper limits are lower limits of these."""
@@ -132,6 +137,9 @@ class ClientChanges(ScaledAnswers):
         How many examples both means are taken over.
     binary : bool, optional
         Whether every loss is 0 or 1, as for `ClientRisks`; by default it is inferred.
+    rounding : float, optional
+        As for `ClientRisks`, and as it is found there: `old` is then the smallest and `new` the largest risk there may
+        be, and `below` has the others.
     num_worse : array_like of int, shape (num_clients,), optional
         Of losses 0 or 1, how many examples only the new model gets wrong. Limits for a client's true change are much
         sharper with it.
@@ -156,9 +164,10 @@ class ClientChanges(ScaledAnswers):
     num_examples: IntArray
     binary: bool
     num_worse: IntArray | None
+    rounding: float | None
 
     scale = CHANGE  # they lie in [-1, 1], and 1 is the bad end
-    stored, stored_if_known = ("old", "new", "num_examples", "binary"), ("num_worse", "names", "groups")
+    stored, stored_if_known = ("old", "new", "num_examples", "binary"), ("num_worse", "rounding", "names", "groups")
     shown = ("num_clients", "values", "num_examples", "binary")
 
     def __init__(
@@ -169,20 +178,23 @@ class ClientChanges(ScaledAnswers):
         binary: bool | None = None,
         *,
         num_worse: npt.ArrayLike | None = None,
+        rounding: float | None = None,
         names: Sequence[str] | None = None,
         groups: Sequence[str | None] | None = None,
         **who: Unpack[WhoAnswered],
     ) -> None:
         first, second = (ClientRisks(each, num_examples, binary) for each in (old, new))
+        rounding = max(filter(None, (rounding, first.rounding, second.rounding)), default=None)
         if first.num_clients != second.num_clients:
             raise ValueError(
                 f"old and new must be of the same clients, got {first.num_clients} and {second.num_clients}; match them"
             )
-        is_binary = first.binary and second.binary
+        first, is_binary = first.below, first.binary and second.binary
         change, sizes = in_decimals(second.values - first.values), first.num_examples
         if is_binary:
             change = (np.rint(second.values * sizes) - np.rint(first.values * sizes)) / sizes
         set_fields(self, old=first.values, new=second.values, num_examples=sizes, binary=is_binary, values=change)
+        set_fields(self, rounding=rounding)
         set_fields(self, num_worse=None if num_worse is None else self._checked_worse(num_worse))
         _with_labels(self, names, groups, who)
 
@@ -190,7 +202,12 @@ class ClientChanges(ScaledAnswers):
         counts = check_numbers("num_worse", num_worse, remedy="count the examples that only the new model gets wrong")
         most = np.rint(np.minimum(self.new, 1.0 - self.old) * self.num_examples)
         least = np.rint(np.maximum(self.values, 0.0) * self.num_examples)
-        is_right = self.binary and counts.shape == most.shape and np.all((least <= counts) & (counts <= most))
+        is_right = (
+            self.binary
+            and self.rounding is None
+            and counts.shape == most.shape
+            and np.all((least <= counts) & (counts <= most))
+        )
         if not is_right or np.any(counts != np.floor(counts)):
             raise ValueError(
                 "num_worse must count, for losses 0 or 1, the examples of each client that only the new model gets "
@@ -231,8 +248,8 @@ class ClientChanges(ScaledAnswers):
         if old.responses != new.responses:
             raise ValueError("both evaluations must say the same of who answered; say it once for both")
         binary = old.binary and new.binary
-        who = old.responses.to_dict()
-        return cls(old.values, new.values, old.num_examples, binary, names=old.names, groups=old.groups, **who)
+        rest = {"rounding": max(filter(None, (old.rounding, new.rounding)), default=None), **old.responses.to_dict()}
+        return cls(old.below.values, new.values, old.num_examples, binary, names=old.names, groups=old.groups, **rest)
 
     @classmethod
     def from_counts(
@@ -271,8 +288,9 @@ class ClientChanges(ScaledAnswers):
 
     @property
     def own_assumptions(self) -> tuple[str, ...]:
-        """That rows match, where no names and no counts of both models together say so."""
-        return (SAME_ROWS,) if self.names is None and self.num_worse is None else ()
+        """That rows match, where no names and no counts of both models together say so; and how means were rounded."""
+        rows = (SAME_ROWS,) if self.names is None and self.num_worse is None else ()
+        return rows + assumed_of_rounding(self.rounding)
 
     @property
     def num_better(self) -> IntArray | None:
@@ -289,7 +307,21 @@ class ClientChanges(ScaledAnswers):
     @property
     def mirrored(self) -> ClientChanges:
         """The changes from the new to the old model."""
-        return ClientChanges(**{**self.to_dict(), "old": self.new, "new": self.old, "num_worse": self.num_better})
+        old, new = self.below.new, self.below.old
+        return ClientChanges(**{**self.to_dict(), "old": old, "new": new, "num_worse": self.num_better})
+
+    @property
+    def below(self) -> ClientChanges:
+        """Changes that are nowhere above what the clients measured: of rounded means, the smallest there may be."""
+        if self.rounding is None:
+            return self
+        old, new = (
+            (each * self.num_examples) for each in (self.old + 2.0 * self.rounding, self.new - 2.0 * self.rounding)
+        )
+        if self.binary:
+            old, new = np.floor(old + 1e-6), np.ceil(new - 1e-6)
+        ends = {"old": np.minimum(old / self.num_examples, 1.0), "new": np.maximum(new / self.num_examples, 0.0)}
+        return ClientChanges(**{**self.to_dict(), **ends, "rounding": None})
 
     def upper_limits(self, eta: float) -> FloatArray:
         """Upper confidence limits for the clients' true changes, each alone wrong with probability at most `eta`.

@@ -230,7 +230,7 @@ def _ends(
         most = _most(answers, beyond(answers, limits_of(answers, eta), number.point), part, eta)
         if not is_from_both:
             return most, most
-        below = answers.lower_limits(eta) if eta and isinstance(answers, ClientChanges) else answers.values
+        below = answers.lower_limits(eta) if eta and isinstance(answers, ClientChanges) else answers.below.values
         return 1.0 - _most(answers, ~beyond(answers, below, number.point), part, eta), most
     level = 1.0 - number.point if scale.is_higher_better else number.point
     bad = _bad_end(answers, number.kind, level, part, eta)
