@@ -302,7 +302,7 @@ def in_decimals(numbers: npt.ArrayLike) -> FloatArray:
     """
     computed = np.asarray(numbers, dtype=np.float64)
     decimals = np.round(computed, _NUM_DECIMALS)
-    return np.where(np.abs(computed - decimals) <= _NEXT_TO, decimals, computed)
+    return np.where(np.isclose(computed, decimals, rtol=0.0, atol=_NEXT_TO) & (decimals != 0.0), decimals, computed)
 
 
 def float_rounding(values: FloatArray) -> FloatArray:
