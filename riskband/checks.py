@@ -158,7 +158,7 @@ def check_fraction(
 
 def check_points(name: str, value: npt.ArrayLike) -> FloatArray:
     """Return `value` as one number or a flat, nonempty array of numbers in [0, 1]; raises ValueError otherwise."""
-    return _check_flat(name, in_decimals(check_fraction(name, value)))
+    return _check_flat(name, check_fraction(name, value))
 
 
 def _check_flat(name: str, array: FloatArray) -> FloatArray:
