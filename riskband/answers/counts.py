@@ -96,6 +96,11 @@ def share_problem(
     )
 
 
+def rounding_of_counts(num_examples: IntArray) -> FloatArray:
+    """How far a share times so many examples may be from the count that it is."""
+    return np.asarray(_EXACT + 4.0 * _DOUBLE * num_examples)
+
+
 def counts_that_round(shares: FloatArray, num_examples: IntArray) -> tuple[FloatArray, FloatArray, float | None]:
     """Return the least and the most examples of which the share is as was given, but for its float type or its digits.
 
@@ -105,15 +110,16 @@ def counts_that_round(shares: FloatArray, num_examples: IntArray) -> tuple[Float
     shares = in_decimals(shares)
     # What is only 0 and 1 shows no digits that it was rounded to.
     rounding = _rounding(shares) if np.any((shares > 0.0) & (shares < 1.0)) else float_rounding(shares)
-    slack = _EXACT + 4.0 * _DOUBLE * num_examples
+    slack = rounding_of_counts(num_examples)
 
     def ends(rounding: FloatArray) -> tuple[FloatArray, FloatArray]:
         reach = num_examples * rounding + slack
         low, high = np.ceil(shares * num_examples - reach), np.floor(shares * num_examples + reach)
         return np.maximum(low, 0.0), np.minimum(high, num_examples)
 
-    (least, most), wider = ends(rounding), ends(rounding + _SUMMED)
-    least, most = np.where(least > most, wider, (least, most))
+    least, most = ends(rounding)
+    rounding = np.where(least > most, rounding + _SUMMED, rounding)
+    least, most = ends(rounding)
     of_floats = num_examples * (float_rounding(shares) + _SUMMED) + slack
     is_rounded = (least < most) | (_distance_to_counts(shares, num_examples) > of_floats)
     return least, most, float(np.max(rounding[is_rounded])) if np.any(is_rounded & (least <= most)) else None

@@ -21,6 +21,7 @@ from riskband.answers.counts import (
     counts_that_round,
     is_count,
     rounded_counts,
+    rounding_of_counts,
     share_problem,
     size_doubt,
 )
@@ -216,7 +217,7 @@ class ClientRisks(Answers):
             Column with the numbers of examples, or one number for all clients.
         loss, accuracy : str
             One of them: column with the client's mean loss in [0, 1], any number if there is noise; or with its share
-            of right answers, from which the loss is 1 - accuracy.
+            of right answers, from which the loss is 1 - accuracy, with the most errors that round to it.
         client, group : str, optional
             Columns with the name of the client, which no other has, and with its group, which may be missing. Without
             `client`, a column that is called hospital, site or the like must name each client once, and where none
@@ -314,6 +315,7 @@ class ClientRisks(Answers):
         """Return the answers as a data frame of pandas, a row for each client.
 
         Its columns are `client` and `group`, where they are known, `loss` and `num_examples`: `from_frame` reads them.
+        The losses are `values`: of rounded means those with the most wrong examples.
         Raises ImportError, with what to do, if pandas is not installed.
         """
         known = {"client": self.names, "group": self.groups}
@@ -333,7 +335,8 @@ class ClientRisks(Answers):
         """
         if self.rounding is None:
             return self
-        fewest = np.maximum(np.ceil(self.num_examples * (self.values - 2.0 * self.rounding) - 1e-6), 0.0)
+        least = self.num_examples * (self.values - 2.0 * self.rounding) - 2.0 * rounding_of_counts(self.num_examples)
+        fewest = np.maximum(np.ceil(least), 0.0)
         is_open = np.any(fewest < np.rint(self.values * self.num_examples))
         return self._with(fewest / self.num_examples) if is_open else self
 

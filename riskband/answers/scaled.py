@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
@@ -220,7 +220,7 @@ class ClientChanges(ScaledAnswers):
         """Changes from two evaluations of the same clients, matched by their names, or by their rows if none has any.
 
         Raises ValueError, which names them, if a client is in one of them only, or has other numbers of examples; or if
-        the answers have noise, or differ in what is said of who answered.
+        the answers have noise, or differ in what is said of who answered, or one alone is of rounded 0-1 losses.
         """
         check_risks(old)
         check_risks(new)
@@ -248,7 +248,12 @@ class ClientChanges(ScaledAnswers):
         if old.responses != new.responses:
             raise ValueError("both evaluations must say the same of who answered; say it once for both")
         binary = old.binary and new.binary
-        rest = {"rounding": max(filter(None, (old.rounding, new.rounding)), default=None), **old.responses.to_dict()}
+        rounding = max(filter(None, (old.rounding, new.rounding)), default=None)
+        if rounding is not None and not binary:
+            raise ValueError(
+                "rounded means must be of 0-1 losses in both evaluations, got one; say binary=False of both"
+            )
+        rest: dict[str, Any] = {"rounding": rounding, **old.responses.to_dict()}
         return cls(old.below.values, new.values, old.num_examples, binary, names=old.names, groups=old.groups, **rest)
 
     @classmethod
@@ -315,12 +320,8 @@ class ClientChanges(ScaledAnswers):
         """Changes that are nowhere above what the clients measured: of rounded means, the smallest there may be."""
         if self.rounding is None:
             return self
-        old, new = (
-            (each * self.num_examples) for each in (self.old + 2.0 * self.rounding, self.new - 2.0 * self.rounding)
-        )
-        if self.binary:
-            old, new = np.floor(old + 1e-6), np.ceil(new - 1e-6)
-        ends = {"old": np.minimum(old / self.num_examples, 1.0), "new": np.maximum(new / self.num_examples, 0.0)}
+        of = partial(ClientRisks, num_examples=self.num_examples, binary=True, rounding=self.rounding)
+        ends = {"old": 1.0 - of(1.0 - self.old).below.values, "new": of(self.new).below.values}
         return ClientChanges(**{**self.to_dict(), **ends, "rounding": None})
 
     def upper_limits(self, eta: float) -> FloatArray:

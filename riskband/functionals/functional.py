@@ -284,11 +284,12 @@ def bound_of_answers(
     what = "a bound from answers" if risks.are_independent else chosen.quantity
     risks.require_certain_answers(what, remedy, knows_draws=chosen.knows_draws)
     risks = risks.in_order_of_names()
-    is_open = risks.below is not risks  # more errors may make any other measure larger or smaller
-    has_bets = chosen.of_answers is not None and (chosen.grows_with_risk or not is_open)
-    found = chosen.of_answers(risks, delta / 2) if has_bets else None
-    if found is not None and is_open:
-        found = found._replace(lower=chosen.of_answers(risks.below, delta / 2).lower)
+    fewest, of_answers = risks.below, chosen.of_answers
+    if fewest is not risks and not chosen.grows_with_risk:
+        of_answers = None  # more errors may make it larger, or smaller: a band allows for both
+    found = None if of_answers is None else of_answers(risks, delta / 2)
+    if found and of_answers and fewest is not risks and (below := of_answers(fewest, delta / 2)):
+        found = found._replace(lower=below.lower)
     read, assumed = Interval(*chosen.range), tuple[str, ...]()
     words = "" if found is None else found.method
     if found is None or (None in found and risks.are_independent):  # of other clients there is no band

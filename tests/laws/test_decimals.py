@@ -269,6 +269,8 @@ def test_changes_between_rounded_accuracies_are_bounded_from_both_sides(seed):
             )
             assert ours.value >= theirs.value - 1e-12
             assert ours.lower <= theirs.lower + 1e-12
+    with pytest.raises(ValueError, match="rounded means must be of 0-1 losses in both"):
+        rb.ClientChanges.between(risks_of(old), risks_of(new, binary=False))
     made = change_bound(changes, "change", delta=DELTA, sides="two")
     assert any("bounds from below the fewest" in each for each in made.assumptions)
     assert rb.verify(rb.Certificate.from_json(made.to_json())).ok
