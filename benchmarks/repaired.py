@@ -220,6 +220,17 @@ def _published_mean(rng: np.random.Generator) -> tuple[bool, bool]:
     return bool(old), bool(new)
 
 
+def _thresholds_in_floats(rng: np.random.Generator) -> tuple[bool, bool]:
+    """Changes of .02 at every client, so nobody is harmed by more: from below, with differences of floats before."""
+    old = rng.integers(10, 40, 40) / 100
+    new = np.round(old + 0.02, 2)
+    not_harmed = int(np.sum(new - old <= 0.02))
+    found = rb.change_bound(
+        rb.ClientChanges(old, new, 100, False), "harmed:0.02", delta=DELTA, sides="two", local="observed"
+    )
+    return float(beta.ppf(DELTA / 2, 40 - not_harmed, not_harmed + 1)) > 0.0, bool(found.lower > 0.0)
+
+
 def _is_refused(table: dict[str, FloatArray], loss: str) -> bool:
     try:
         rb.ClientRisks.from_frame(table, loss=loss, num_examples="n")
@@ -246,7 +257,8 @@ ROWS = (
     Row("8. batches as examples: a share says nothing", partial(drawn, _batches_as_examples)),
     Row("9. clients without an example as perfect ones", partial(drawn, _empty_clients_as_perfect)),
     Row("10. trainers' answers saved as a table, without a word", partial(drawn, _trainers_in_a_table)),
-    Row("11. the ledger of a stratified run as of independent draws", partial(drawn, stratified_ledger)),
+    Row("the ledger of a stratified run as of independent draws", partial(drawn, stratified_ledger)),
+    Row("thresholds compared after rounding: who gets worse by more than .02", partial(drawn, _thresholds_in_floats)),
     Row("12. the published worst mean within KL 1 (beside ours)", partial(drawn, _published_mean)),
 )
 

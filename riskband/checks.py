@@ -35,6 +35,7 @@ LARGEST_NOISY_RISK = 1e9
 MAX_POINTS = 10**6
 """More points of a grid than that are a mistake."""
 
+_NUM_DECIMALS, _NEXT_TO = 12, 1e-15  # some roundings of numbers in [-1, 1]
 _SINGLE_DIGITS = 9  # a float32 is printed with so many significant digits at most
 
 
@@ -173,7 +174,7 @@ def check_shares(shares: npt.ArrayLike) -> FloatArray:
     """
     if isinstance(shares, Integral) and not isinstance(shares, bool):
         remedy = "it counts points of the curve; write shares as floats"
-        return np.linspace(0.0, 1.0, check_num_points("shares", shares, minimum=2, remedy=remedy))
+        return in_decimals(np.linspace(0.0, 1.0, check_num_points("shares", shares, minimum=2, remedy=remedy)))
     return np.atleast_1d(check_points("shares", shares))
 
 
@@ -265,7 +266,7 @@ def _as_numbers(values: object) -> FloatArray | None:
     except (TypeError, ValueError, RuntimeError):  # what does not convert, or a list that contains itself
         return None
     # A copy: a certificate must not change when its input does.
-    return np.array(array, dtype=np.float64) if array.dtype.kind in "iuf" else None
+    return as_written(array) if array.dtype.kind in "iuf" else None
 
 
 def _is_plain(values: object) -> bool:
@@ -275,6 +276,33 @@ def _is_plain(values: object) -> bool:
     if isinstance(values, np.ndarray):
         return not isinstance(values, np.ma.MaskedArray) and values.dtype.kind != "b"
     return not isinstance(values, (bool, np.bool_))
+
+
+def as_written(array: npt.NDArray[Any]) -> FloatArray:
+    """Return real numbers of any type as floats of 64 bits, in a new array; decimals of fewer bits as these decimals.
+
+    A loss of 0.7 in 32 bits is 0.69999999 in 64, and would be below a threshold of 0.7. It is 0.7 if rounding to the
+    digits that a type holds for sure gives that number of the type again.
+    """
+    numbers = np.array(array, dtype=np.float64)
+    if array.dtype.kind != "f" or array.dtype.itemsize >= numbers.dtype.itemsize:
+        return numbers
+    digits = np.finfo(array.dtype).precision
+    decimals = np.array([float(f"{each:.{digits}g}") for each in numbers.ravel().tolist()]).reshape(numbers.shape)
+    return np.where(decimals.astype(array.dtype) == array, decimals, numbers)
+
+
+def in_decimals(numbers: npt.ArrayLike) -> FloatArray:
+    """Return numbers that were computed of others without what floats add: what is next to a decimal is that decimal.
+
+    Of numbers with up to 12 digits after the point, sums, differences and quotients with as many are then exactly what
+    their decimals are: 0.12 - 0.1 is 0.02, and 1 - 0.8 is 0.2. Whatever is computed of given numbers and then compared
+    with a threshold goes through here, and so does what was given, as it may have been computed: no tie is decided by
+    a rounding.
+    """
+    computed = np.asarray(numbers, dtype=np.float64)
+    decimals = np.round(computed, _NUM_DECIMALS)
+    return np.where(np.isclose(computed, decimals, rtol=0.0, atol=_NEXT_TO) & (decimals != 0.0), decimals, computed)
 
 
 def float_rounding(values: FloatArray) -> FloatArray:
@@ -287,7 +315,7 @@ def float_rounding(values: FloatArray) -> FloatArray:
 
 
 def digit_rounding(values: FloatArray) -> FloatArray:
-    """How far finite numbers may be from what was computed, if all were rounded to the digits that they have in print.
+    """How far numbers in [0, 1] may be from what was computed, if rounded to the digits that all have in print.
 
     It is half a unit of the last place, and not less than the rounding of float32; both for so many places after the
     point, and for so many significant digits, as any of the values has. 0 if one has more than nine digits.
@@ -301,7 +329,8 @@ def digit_rounding(values: FloatArray) -> FloatArray:
     num_places = max((-int(each.as_tuple().exponent) for each in decimals), default=0)
     num_digits = max((len(each.as_tuple().digits) for each in decimals), default=1)
     least = max(0.5 * 10.0**-num_places, float(np.finfo(np.float32).eps))
-    halves = [0.5 * 10.0 ** (each.adjusted() + 1 - num_digits) if each else 0.0 for each in decimals]
+    # What rounds to 1 has the digits of what is below it.
+    halves = [0.5 * 10.0 ** (min(each.adjusted(), -1) + 1 - num_digits) if each else 0.0 for each in decimals]
     return np.asarray(np.maximum(np.array(halves), least)[which.reshape(values.shape)])
 
 
@@ -330,7 +359,7 @@ def check_losses(values: npt.ArrayLike, *, is_noisy: bool = False) -> FloatArray
                 f"noisy risks must lie in [-1e9, 1e9], got {in_full(wrong[0])}; leave out what is no mean loss"
             )
         return array
-    array = clip_rounding(array)
+    array = in_decimals(clip_rounding(array))
     above = array[array > 1.0]
     if above.size:
         raise ValueError(

@@ -187,7 +187,7 @@ def square_duals(risks: ClientRisks, budget: float) -> list[Dual]:
     duals = list(map(at, below.ravel().tolist(), outcomes, starts))
     for shift in CUTS.tolist():
         duals.append(_square_dual(budget, shift, np.maximum(risks.values - shift, 0.0) ** 2, low=0.0))
-        if risks.binary:
+        if risks.binary and risks.below is risks:  # it does not grow with the count
             # X(X-1)/(n(n-1)) - 2·shift·X/n + shift², or (X - shift)² of a client with one example: never below -1/4.
             unbiased = (risks.values - shift) ** 2 - variance_of_examples(risks)
             duals.append(_square_dual(budget, shift, unbiased, low=-0.25))

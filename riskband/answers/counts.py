@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from riskband.checks import FloatArray, IntArray, digit_rounding, float_rounding
+from riskband.checks import FloatArray, IntArray, digit_rounding, float_rounding, in_decimals
 from riskband.wording import in_full
 
 BoolArray = npt.NDArray[np.bool_]
@@ -82,35 +82,69 @@ def share_problem(
     Up to `contamination` of them may be wrong. However a value was rounded, and in whatever float type it was summed:
     what is named here is proved to be no share.
     """
-    shown = np.round(values, 12)  # without what dividing a percentage by 100 adds to its digits
-    allowed = num_examples * (np.maximum(_rounding(values), digit_rounding(shown)) + _SUMMED) + _EXACT
-    wrong = np.flatnonzero(_distance_to_counts(values, num_examples) > allowed)
+    least, most, _ = counts_that_round(values, num_examples)
+    wrong = np.flatnonzero(least > most)
     if wrong.size <= contamination:
         return ""
     first = int(wrong[0])
     where, size = f"{places[first]}: " if places else "", int(num_examples[first])
+    share = f"{where}{in_full(in_decimals(values)[first])} of {size} example{'s' if size > 1 else ''}"
     return (
-        f"{where}{in_full(shown[first])} of {size} example{'s' if size > 1 else ''} is impossible (as in {wrong.size} "
-        f"of {values.size} clients): is num_examples the number of batches? If it is right, the metric is no share of "
-        f"these examples: give that, or say {word} if it is their mean of other numbers in [0, 1]"
+        f"{share} is impossible (as in {wrong.size} of {values.size} clients): is num_examples the number of batches? "
+        "If it is right, the metric is no share of these examples: give that, or say "
+        f"{word} if it is their mean of other numbers in [0, 1]"
     )
+
+
+def rounding_of_counts(num_examples: IntArray) -> FloatArray:
+    """How far a share times so many examples may be from the count that it is."""
+    return np.asarray(_EXACT + 4.0 * _DOUBLE * num_examples)
+
+
+def counts_that_round(shares: FloatArray, num_examples: IntArray) -> tuple[FloatArray, FloatArray, float | None]:
+    """Return the least and the most examples of which the share is as was given, but for its float type or its digits.
+
+    Where no count is, the least is above the most. Last comes by how much shares may have been rounded, if any was, or
+    if that leaves more than one count open anywhere.
+    """
+    shares = in_decimals(shares)
+    # What is only 0 and 1 shows no digits that it was rounded to.
+    rounding = _rounding(shares) if np.any((shares > 0.0) & (shares < 1.0)) else float_rounding(shares)
+    slack = rounding_of_counts(num_examples)
+
+    def ends(rounding: FloatArray) -> tuple[FloatArray, FloatArray]:
+        reach = num_examples * rounding + slack
+        low, high = np.ceil(shares * num_examples - reach), np.floor(shares * num_examples + reach)
+        return np.maximum(low, 0.0), np.minimum(high, num_examples)
+
+    least, most = ends(rounding)
+    rounding = np.where(least > most, rounding + _SUMMED, rounding)
+    least, most = ends(rounding)
+    of_floats = num_examples * (float_rounding(shares) + _SUMMED) + slack
+    is_rounded = (least < most) | (_distance_to_counts(shares, num_examples) > of_floats)
+    return least, most, float(np.max(rounding[is_rounded])) if np.any(is_rounded & (least <= most)) else None
 
 
 def rounded_counts(
     values: FloatArray, num_examples: IntArray, is_whole: BoolArray, *, is_sure: bool
-) -> tuple[FloatArray, BoolArray]:
+) -> tuple[FloatArray, BoolArray, float | None]:
     """Move values that are counts but for their float type or digits to count / num_examples; say which are counts.
 
-    Unless it is sure that they are counts, only if all are, and a mean of other losses would hardly be by chance.
+    If it is sure that they are counts, to the largest that rounds to the value, unless all are counts as they stand;
+    last comes what `counts_that_round` says of the rounding. Otherwise to the nearest, and only if all are counts, and
+    a mean of other losses would hardly be by chance.
     """
+    if is_sure and not np.all(is_whole):
+        least, most, open_by = counts_that_round(values, num_examples)
+        return np.where(least <= most, most / num_examples, values), least <= most, open_by
     rounding, counts = _rounding(values), np.rint(values * num_examples)
     # What is not 0 or 1 as it was given was not rounded to it: a small mean of another loss is no count of 0.
     is_inside = (counts > 0.0) & (counts < num_examples)
     is_near = is_whole | (is_inside & is_count(values, num_examples, rounding))
     is_shown = np.all(is_near) and _chance(values, num_examples, rounding) < _IMPROBABLE
-    if not (is_sure or is_shown or np.all(is_whole)):
-        return values, is_whole
-    return np.where(is_near, counts / num_examples, values), is_near
+    if not (is_shown or np.all(is_whole)):
+        return values, is_whole, None
+    return np.where(is_near, counts / num_examples, values), is_near, None
 
 
 def _rounding(values: FloatArray) -> FloatArray:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from riskband.answers.counts import BoolArray, share_problem
 from riskband.answers.frames import AnyArray
 from riskband.answers.metrics import direction_problem, metric_problem, score_said, warn_of_empty
 from riskband.answers.rows import is_of_clients, is_telling, row_problem
-from riskband.checks import MAX_EXAMPLES, FloatArray, clip_rounding
+from riskband.checks import MAX_EXAMPLES, FloatArray, clip_rounding, in_decimals
 from riskband.wording import in_full
 
 MAX_LISTED = 5  # rows named for one problem: enough to find the cause, and the message stays short
@@ -158,7 +157,7 @@ def read_columns(frame: Any, wanted: Wanted, door: Door, *, is_noisy: bool, cont
     if wanted.is_growing and values.size < 2:
         raise TooFewError([f"{door.table or 'the table'} must have two clients or more, got {values.size} so far"])
     if wanted.accuracy is not None and not wanted.is_score:
-        values, places = _shares(values) if wanted.percent else values, list(map(door.place, rows))
+        values, places = in_decimals(values / (100.0 if wanted.percent else 1.0)), list(map(door.place, rows))
         problem = share_problem(values, sizes, contamination=contamination, places=places, word=door.binary)
         if problem and wanted.binary is not False:
             raise TableError([problem])
@@ -204,11 +203,6 @@ def _missing(name: str, values: FloatArray, is_kept: BoolArray, door: Door, reme
 
 def _are_sizes(numbers: FloatArray) -> BoolArray:
     return np.asarray((numbers >= 1) & (numbers <= MAX_EXAMPLES) & (numbers == np.floor(numbers)))
-
-
-def _shares(percentages: FloatArray) -> FloatArray:
-    """From the digits of percentages, without what dividing floats adds to them."""
-    return np.array([float(Decimal(repr(value)) / 100) for value in percentages.tolist()])
 
 
 def _outside(values: FloatArray, is_kept: BoolArray, wanted: Wanted, door: Door) -> list[str]:

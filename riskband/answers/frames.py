@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from riskband.checks import as_written
+
 _NOTHING = ("NAType", "NaTType")  # what pandas writes for a missing value besides None and NaN
 AnyArray = npt.NDArray[Any]
 
@@ -94,7 +96,7 @@ def numbers(name: str, values: AnyArray, *, remedy: str) -> npt.NDArray[np.float
 def numbers_or_nan(values: AnyArray) -> tuple[npt.NDArray[np.float64], dict[int, object]]:
     """A column as floats, NaN where a value is missing; and by row what is no number, in whose place NaN stands too."""
     if values.dtype.kind in "iuf":
-        return values.astype(np.float64), {}
+        return as_written(values), {}
     cells = [None if _is_missing(each) else each for each in values.tolist()]
     wrong = {row: each for row, each in enumerate(cells) if each is not None and not _is_number(each)}
     return np.array([np.nan if each is None or row in wrong else float(each) for row, each in enumerate(cells)]), wrong

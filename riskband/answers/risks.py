@@ -16,15 +16,32 @@ from scipy.special import betaincinv, xlog1py, xlogy
 
 from riskband import checks
 from riskband.answers import frames
-from riskband.answers.counts import binary_doubt, is_count, rounded_counts, share_problem, size_doubt
+from riskband.answers.counts import (
+    binary_doubt,
+    counts_that_round,
+    is_count,
+    rounded_counts,
+    rounding_of_counts,
+    share_problem,
+    size_doubt,
+)
 from riskband.answers.design import Design
 from riskband.answers.doors import Door, TableError, Wanted, read_columns
 from riskband.answers.noise import AnswerNoise, BoundedValues, cut_values, noisy_upper_limits
 from riskband.answers.responses import Answers, Responses, WhoAnswered, check_contamination, check_num_missing
 from riskband.answers.rows import answer_problem
-from riskband.checks import FloatArray, IntArray, check_flag, check_kind, check_num_examples, clip_rounding, set_fields
+from riskband.checks import (
+    FloatArray,
+    IntArray,
+    check_flag,
+    check_kind,
+    check_num_examples,
+    check_number,
+    clip_rounding,
+    set_fields,
+)
 from riskband.search import bisect
-from riskband.wording import in_full
+from riskband.wording import exactly, in_full
 from riskband.wording.shown import to_pandas
 
 if TYPE_CHECKING:
@@ -44,6 +61,10 @@ _NEWTON_STEPS, _ABOVE = 8, 1e-12
 _WITHOUT_LOSS = "leave examples without a loss out, if that does not depend on how hard they are"
 BOUNDED_LOSS = "every example's loss lies in [0, 1]"
 BINARY_LOSS = "every example's loss is 0 or 1"
+ROUNDED = (
+    "the means were rounded to the digits that were given, by at most {}; bounds from above count the most wrong "
+    "examples that this leaves open, bounds from below the fewest"
+)
 EQUAL_BY_DESIGN = "the same number of examples for all clients was planned, and is no accident"
 
 
@@ -79,6 +100,10 @@ class ClientRisks(Answers):
         Strata, sampling weights or clusters of the clients, where they are not independent draws from the network, such
         as ``{"strata": regions, "shares": {"north": 0.4, "south": 0.6}}``; see `riskband.answers.design.Design`.
         Means, shares, quantiles, CVaR and worst means are bounded then, each with a delta of its own; all else refuses.
+    rounding : float, optional
+        By how much means of 0-1 losses were rounded at most. `values` then count the most wrong examples that each
+        client may have, and `below` the fewest. It is found, and not said: of accuracies, and of values with
+        `binary=True` that are no counts as they stand.
     num_missing, missing, contamination, answered_by, ask : int, str, int, str, str
         Who answered, see `responses`. The contamination counts wrong values and numbers of examples; a check of
         `binary=True` is then not upset by so many.
@@ -102,8 +127,9 @@ class ClientRisks(Answers):
     responses: Responses
     names: tuple[str, ...] | None
     groups: tuple[str | None, ...] | None
+    rounding: float | None
 
-    stored, stored_if_known = ("values", "num_examples", "binary"), ("names", "groups")
+    stored, stored_if_known = ("values", "num_examples", "binary"), ("rounding", "names", "groups")
     shown = ("num_clients", "values", "num_examples", "binary")
 
     def __init__(
@@ -116,6 +142,7 @@ class ClientRisks(Answers):
         names: Sequence[str] | npt.NDArray[Any] | None = None,
         groups: Sequence[str | None] | npt.NDArray[Any] | None = None,
         design: Design | Mapping[str, Any] | None = None,
+        rounding: float | None = None,
         **who: Unpack[WhoAnswered],
     ) -> None:
         frames.refuse_other_order(values=values, num_examples=num_examples, names=names, groups=groups)
@@ -123,9 +150,10 @@ class ClientRisks(Answers):
         counts = check_num_examples(num_examples, num_clients=checked.size)
         drawn = Design.of(design, num_clients=checked.size)
         responses = Responses.of(checked.size, who, design=drawn)
-        is_whole = is_count(checked, counts)
+        is_whole, given = is_count(checked, counts), checked
         if noise is None and binary is not False:
-            checked, is_whole = rounded_counts(checked, counts, is_whole, is_sure=binary is not None)
+            checked, is_whole, open_by = rounded_counts(checked, counts, is_whole, is_sure=binary is not None)
+            rounding = open_by if rounding is None else check_number("rounding", rounding, remedy="leave it out")
         num_not_whole = int(np.sum(~is_whole))
         # Answers that contradict the inference may be the wrong ones, but a loss of other values is the safer guess.
         is_binary = (num_not_whole == 0 and noise is None) if binary is None else check_flag("binary", binary)
@@ -144,12 +172,16 @@ class ClientRisks(Answers):
                 _check_steps(noise, num_whole=checked.size - num_not_whole)
             responses = replace(responses, noise=noise)
         if is_binary and num_not_whole > responses.contamination:
-            remedy = share_problem(checked, counts) or "pass binary=False, or more digits of the values"
+            remedy = share_problem(given, counts) or "pass binary=False, or more digits of the values"
             raise ValueError(
                 "binary=True needs values * num_examples to be whole numbers, since they count wrong examples; "
                 f"{remedy}"
             )
-        set_fields(self, values=checked, num_examples=counts, binary=is_binary, responses=responses)
+        if rounding is not None and not (is_binary and noise is None and 0.0 < rounding <= 0.5):
+            raise ValueError(
+                f"rounding must be of 0-1 losses without noise, and in (0, 0.5], got {rounding}; leave it out"
+            )
+        set_fields(self, values=checked, num_examples=counts, binary=is_binary, responses=responses, rounding=rounding)
         set_fields(self, names=_checked_names(names, checked.size), groups=_one_each("groups", groups, checked.size))
 
     @classmethod
@@ -185,7 +217,7 @@ class ClientRisks(Answers):
             Column with the numbers of examples, or one number for all clients.
         loss, accuracy : str
             One of them: column with the client's mean loss in [0, 1], any number if there is noise; or with its share
-            of right answers, from which the loss is 1 - accuracy.
+            of right answers, from which the loss is 1 - accuracy, with the most errors that round to it.
         client, group : str, optional
             Columns with the name of the client, which no other has, and with its group, which may be missing. Without
             `client`, a column that is called hospital, site or the like must name each client once, and where none
@@ -283,6 +315,7 @@ class ClientRisks(Answers):
         """Return the answers as a data frame of pandas, a row for each client.
 
         Its columns are `client` and `group`, where they are known, `loss` and `num_examples`: `from_frame` reads them.
+        The losses are `values`: of rounded means those with the most wrong examples.
         Raises ImportError, with what to do, if pandas is not installed.
         """
         known = {"client": self.names, "group": self.groups}
@@ -294,7 +327,18 @@ class ClientRisks(Answers):
         """The clients with numbers that are not below what they measured: these, as of counts the ends of bins."""
         return self
 
-    below = above  # nor are they above what they measured
+    @cached_property
+    def below(self) -> ClientRisks:
+        """Nor are they above what they measured: of rounded means, with the fewest wrong examples there may be.
+
+        These answers themselves, if that is known of every client.
+        """
+        if self.rounding is None:
+            return self
+        least = self.num_examples * (self.values - 2.0 * self.rounding) - 2.0 * rounding_of_counts(self.num_examples)
+        fewest = np.maximum(np.ceil(least), 0.0)
+        is_open = np.any(fewest < np.rint(self.values * self.num_examples))
+        return self._with(fewest / self.num_examples) if is_open else self
 
     def of_clients(self, clients: IntArray, num_missing: int | None = None) -> ClientRisks:
         """Answers of some clients, by index; what is said of the network as a whole is kept, but for `num_missing`."""
@@ -302,12 +346,16 @@ class ClientRisks(Answers):
         who |= {} if self.design is None else {"design": self.design.of_clients(clients)}
         names, groups = _chosen(self.names, clients), _chosen(self.groups, clients)
         values, sizes = self.values[clients], self.num_examples[clients]
-        return ClientRisks(values, sizes, self.binary, names=names, groups=groups, **who)
+        return ClientRisks(values, sizes, self.binary, names=names, groups=groups, rounding=self.rounding, **who)
 
     @property
     def mirrored(self) -> ClientRisks:
         """The same clients with one minus the loss."""
-        return ClientRisks(1.0 - self.values, self.num_examples, self.binary, **self.responses.to_dict())
+        return self._with(1.0 - self.below.values, rounding=self.rounding)
+
+    def _with(self, values: FloatArray, *, rounding: float | None = None) -> ClientRisks:
+        who = self.responses.to_dict()
+        return ClientRisks(values, self.num_examples, self.binary, rounding=rounding, **who)
 
     def in_order_of_names(self) -> ClientRisks:
         """The same answers in the order of a hash of the clients' names, which no answer chose; or as they come."""
@@ -328,7 +376,7 @@ class ClientRisks(Answers):
         if self.design is not None:  # what answers once more is a client, or a cluster, of its own
             copies = np.array([np.sum(like[:place] == client) for place, client in enumerate(like)])
             who["design"] = self.design.of_clients(like, copies)
-        return ClientRisks(self.values[like], self.num_examples[like], self.binary, **who)
+        return ClientRisks(self.values[like], self.num_examples[like], self.binary, rounding=self.rounding, **who)
 
     def bounded(self, numbers: FloatArray) -> BoundedValues:
         """Numbers in a known range, whose expectation for each client is not below its risk.
@@ -401,9 +449,19 @@ def risks_of_table(
 def risks_of_accuracies(
     values: FloatArray, num_examples: npt.ArrayLike, binary: bool | None, **who: Any
 ) -> ClientRisks:
-    """Return answers of losses 1 - accuracy; counts are recognised before, as 1 - accuracy has other digits."""
-    answers = ClientRisks(values, num_examples, binary, **who)
-    return ClientRisks(1.0 - answers.values, answers.num_examples, answers.binary, **who)
+    """Return answers of losses 1 - accuracy, with the most wrong examples whose accuracy rounds to what was given.
+
+    An accuracy is a share of examples, unless `binary` is False, or no share rounds to it.
+    """
+    sizes = np.asarray(num_examples)
+    right, most, rounding = counts_that_round(values, sizes)
+    is_share = right <= most
+    if binary is False or not (np.all(is_share) or binary):
+        answers = ClientRisks(values, sizes, binary, **who)
+        return ClientRisks(1.0 - answers.values, sizes, answers.binary, **who)
+    return ClientRisks(
+        np.where(is_share, (sizes - right) / sizes, 1.0 - values), sizes, binary, rounding=rounding, **who
+    )
 
 
 def _losses_of_examples(losses: object, correct: object, binary: bool | None) -> tuple[FloatArray, bool | None]:
@@ -478,7 +536,12 @@ def shared_assumptions(risks: ClientRisks, *, needs_binary: bool = False, **know
     """
     loss = BINARY_LOSS if needs_binary and risks.binary else BOUNDED_LOSS
     equal = (EQUAL_BY_DESIGN,) if risks.is_cut_for_its_size else ()
-    return risks.responses.assumptions(loss, *equal, **known)
+    return risks.responses.assumptions(loss, *equal, *assumed_of_rounding(risks.rounding), **known)
+
+
+def assumed_of_rounding(rounding: float | None) -> tuple[str, ...]:
+    """What is assumed of means that were rounded by at most so much; nothing of others."""
+    return () if rounding is None else (ROUNDED.format(exactly(rounding)),)
 
 
 def default_eta(num_clients: int) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
@@ -17,8 +17,16 @@ import numpy.typing as npt
 
 from riskband import checks
 from riskband.answers.responses import Answers, Responses, WhoAnswered
-from riskband.answers.risks import ClientRisks, check_risks, upper_limit
-from riskband.checks import FloatArray, IntArray, check_num_examples, check_number, check_numbers, set_fields
+from riskband.answers.risks import ClientRisks, assumed_of_rounding, check_risks, upper_limit
+from riskband.checks import (
+    FloatArray,
+    IntArray,
+    check_num_examples,
+    check_number,
+    check_numbers,
+    in_decimals,
+    set_fields,
+)
 from riskband.wording import in_full
 
 SAME_ROWS = "old and new are of the same clients, in the same order"
@@ -86,6 +94,11 @@ class ScaledAnswers(Answers, ABC):
     stored_if_known: ClassVar[tuple[str, ...]] = ("names", "groups")
 
     @property
+    def below(self) -> ScaledAnswers:
+        """The same, nowhere above what clients measured, as `ClientRisks.below`."""
+        return self
+
+    @property
     @abstractmethod
     def mirrored(self) -> ScaledAnswers:
         """The same, with the other end as the bad one: its upper limits are lower limits of these."""
@@ -124,6 +137,9 @@ class ClientChanges(ScaledAnswers):
         How many examples both means are taken over.
     binary : bool, optional
         Whether every loss is 0 or 1, as for `ClientRisks`; by default it is inferred.
+    rounding : float, optional
+        As for `ClientRisks`, and as it is found there: `old` is then the smallest and `new` the largest risk there may
+        be, and `below` has the others.
     num_worse : array_like of int, shape (num_clients,), optional
         Of losses 0 or 1, how many examples only the new model gets wrong. Limits for a client's true change are much
         sharper with it.
@@ -148,9 +164,10 @@ class ClientChanges(ScaledAnswers):
     num_examples: IntArray
     binary: bool
     num_worse: IntArray | None
+    rounding: float | None
 
     scale = CHANGE  # they lie in [-1, 1], and 1 is the bad end
-    stored, stored_if_known = ("old", "new", "num_examples", "binary"), ("num_worse", "names", "groups")
+    stored, stored_if_known = ("old", "new", "num_examples", "binary"), ("num_worse", "rounding", "names", "groups")
     shown = ("num_clients", "values", "num_examples", "binary")
 
     def __init__(
@@ -161,20 +178,23 @@ class ClientChanges(ScaledAnswers):
         binary: bool | None = None,
         *,
         num_worse: npt.ArrayLike | None = None,
+        rounding: float | None = None,
         names: Sequence[str] | None = None,
         groups: Sequence[str | None] | None = None,
         **who: Unpack[WhoAnswered],
     ) -> None:
         first, second = (ClientRisks(each, num_examples, binary) for each in (old, new))
+        rounding = max(filter(None, (rounding, first.rounding, second.rounding)), default=None)
         if first.num_clients != second.num_clients:
             raise ValueError(
                 f"old and new must be of the same clients, got {first.num_clients} and {second.num_clients}; match them"
             )
-        is_binary = first.binary and second.binary
-        change, sizes = second.values - first.values, first.num_examples
+        first, is_binary = first.below, first.binary and second.binary
+        change, sizes = in_decimals(second.values - first.values), first.num_examples
         if is_binary:
             change = (np.rint(second.values * sizes) - np.rint(first.values * sizes)) / sizes
         set_fields(self, old=first.values, new=second.values, num_examples=sizes, binary=is_binary, values=change)
+        set_fields(self, rounding=rounding)
         set_fields(self, num_worse=None if num_worse is None else self._checked_worse(num_worse))
         _with_labels(self, names, groups, who)
 
@@ -182,7 +202,12 @@ class ClientChanges(ScaledAnswers):
         counts = check_numbers("num_worse", num_worse, remedy="count the examples that only the new model gets wrong")
         most = np.rint(np.minimum(self.new, 1.0 - self.old) * self.num_examples)
         least = np.rint(np.maximum(self.values, 0.0) * self.num_examples)
-        is_right = self.binary and counts.shape == most.shape and np.all((least <= counts) & (counts <= most))
+        is_right = (
+            self.binary
+            and self.rounding is None
+            and counts.shape == most.shape
+            and np.all((least <= counts) & (counts <= most))
+        )
         if not is_right or np.any(counts != np.floor(counts)):
             raise ValueError(
                 "num_worse must count, for losses 0 or 1, the examples of each client that only the new model gets "
@@ -195,7 +220,7 @@ class ClientChanges(ScaledAnswers):
         """Changes from two evaluations of the same clients, matched by their names, or by their rows if none has any.
 
         Raises ValueError, which names them, if a client is in one of them only, or has other numbers of examples; or if
-        the answers have noise, or differ in what is said of who answered.
+        the answers have noise, or differ in what is said of who answered, or one alone is of rounded 0-1 losses.
         """
         check_risks(old)
         check_risks(new)
@@ -223,8 +248,13 @@ class ClientChanges(ScaledAnswers):
         if old.responses != new.responses:
             raise ValueError("both evaluations must say the same of who answered; say it once for both")
         binary = old.binary and new.binary
-        who = old.responses.to_dict()
-        return cls(old.values, new.values, old.num_examples, binary, names=old.names, groups=old.groups, **who)
+        rounding = max(filter(None, (old.rounding, new.rounding)), default=None)
+        if rounding is not None and not binary:
+            raise ValueError(
+                "rounded means must be of 0-1 losses in both evaluations, got one; say binary=False of both"
+            )
+        rest: dict[str, Any] = {"rounding": rounding, **old.responses.to_dict()}
+        return cls(old.below.values, new.values, old.num_examples, binary, names=old.names, groups=old.groups, **rest)
 
     @classmethod
     def from_counts(
@@ -263,8 +293,9 @@ class ClientChanges(ScaledAnswers):
 
     @property
     def own_assumptions(self) -> tuple[str, ...]:
-        """That rows match, where no names and no counts of both models together say so."""
-        return (SAME_ROWS,) if self.names is None and self.num_worse is None else ()
+        """That rows match, where no names and no counts of both models together say so; and how means were rounded."""
+        rows = (SAME_ROWS,) if self.names is None and self.num_worse is None else ()
+        return rows + assumed_of_rounding(self.rounding)
 
     @property
     def num_better(self) -> IntArray | None:
@@ -281,7 +312,17 @@ class ClientChanges(ScaledAnswers):
     @property
     def mirrored(self) -> ClientChanges:
         """The changes from the new to the old model."""
-        return ClientChanges(**{**self.to_dict(), "old": self.new, "new": self.old, "num_worse": self.num_better})
+        old, new = self.below.new, self.below.old
+        return ClientChanges(**{**self.to_dict(), "old": old, "new": new, "num_worse": self.num_better})
+
+    @property
+    def below(self) -> ClientChanges:
+        """Changes that are nowhere above what the clients measured: of rounded means, the smallest there may be."""
+        if self.rounding is None:
+            return self
+        of = partial(ClientRisks, num_examples=self.num_examples, binary=True, rounding=self.rounding)
+        ends = {"old": 1.0 - of(1.0 - self.old).below.values, "new": of(self.new).below.values}
+        return ClientChanges(**{**self.to_dict(), **ends, "rounding": None})
 
     def upper_limits(self, eta: float) -> FloatArray:
         """Upper confidence limits for the clients' true changes, each alone wrong with probability at most `eta`.
@@ -357,7 +398,7 @@ class ClientScores(ScaledAnswers):
         **who: Unpack[WhoAnswered],
     ) -> None:
         remedy, give = "leave out clients without a score", "give the range of the score"
-        found = check_numbers("scores", values, remedy=remedy)
+        found = in_decimals(check_numbers("scores", values, remedy=remedy))
         low, high = check_number("low", low, remedy=give), check_number("high", high, remedy=give)
         if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST or not name.isprintable():
             raise ValueError(

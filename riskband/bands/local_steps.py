@@ -23,7 +23,7 @@ from riskband.answers.concave_curves import upper_hull
 from riskband.answers.risks import EQUAL_BY_DESIGN, ETA_GRID, ClientRisks, default_eta
 from riskband.bands.closed_form import Knots, MeasuredBand
 from riskband.bands.levels import Levels
-from riskband.checks import FloatArray, IntArray
+from riskband.checks import FloatArray, IntArray, in_decimals
 
 RANDOM_SIZES = "a client's number of examples is drawn together with the client"
 KNOWN_SIZES = "which numbers of examples clients can have was known before any of them answered"
@@ -211,8 +211,8 @@ def _closed_form(risks: ClientRisks, levels: Levels) -> tuple[tuple[Knots, ...],
     measured = partial(MeasuredBand.of_answers, num_examples=int(risks.num_examples[0]), is_binary=risks.binary)
     lower = () if low is None else measured(risks.values, low).lower_knots()
     # The upper side is the lower one of one minus the loss.
-    reflected = () if high is None else measured(1.0 - risks.values, 1.0 - high[::-1]).lower_knots()
-    return lower, tuple((1.0 - points[::-1], 1.0 - found[::-1]) for points, found in reflected)
+    reflected = () if high is None else measured(in_decimals(1.0 - risks.values), 1.0 - high[::-1]).lower_knots()
+    return lower, tuple((in_decimals(1.0 - points[::-1]), 1.0 - found[::-1]) for points, found in reflected)
 
 
 def _counted(

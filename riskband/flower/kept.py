@@ -23,7 +23,15 @@ from riskband.answers.risks import ClientRisks, risks_of_accuracies
 from riskband.answers.rows import answer_problem
 from riskband.answers.scaled import ClientChanges, ClientScores
 from riskband.certificate import USUAL_DELTA, Certificate
-from riskband.checks import check_choice, check_flag, check_installed, check_num_examples, check_number, clip_rounding
+from riskband.checks import (
+    check_choice,
+    check_flag,
+    check_installed,
+    check_num_examples,
+    check_number,
+    clip_rounding,
+    in_decimals,
+)
 from riskband.means import mean_bound
 
 if TYPE_CHECKING:
@@ -498,7 +506,7 @@ class KeepRisks:
         return self._drop_missing and isinstance(value, float) and bool(np.isnan(value))
 
     def _value(self, client: Mapping[str, Any]) -> float:
-        value, (low, high) = _number(client, self._metric) / self._scale, self._range
+        value, (low, high) = float(in_decimals(_number(client, self._metric) / self._scale)), self._range
         value = float(clip_rounding(np.array(value))) if (low, high) == (0.0, 1.0) else value
         if not low <= value <= high:
             remedy = _REMEDIES["missing" if np.isnan(value) else self._kind]

@@ -22,7 +22,16 @@ from riskband.bands.band import Band, band_alone, own_delta, subject_of
 from riskband.bands.band import band as band_of
 from riskband.betting import check_betting
 from riskband.certificate import Certificate, recipe
-from riskband.checks import FloatArray, IntArray, as_spelled, check_choice, check_count, check_number, check_single
+from riskband.checks import (
+    FloatArray,
+    IntArray,
+    as_spelled,
+    check_choice,
+    check_count,
+    check_number,
+    check_single,
+    in_decimals,
+)
 from riskband.functionals import bets, weights
 from riskband.functionals import extremal_distributions as extremal
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution, has_measured_limits
@@ -276,7 +285,12 @@ def bound_of_answers(
     risks.require_certain_answers(what, remedy, knows_draws=chosen.knows_draws)
     risks.responses.require_fixed_number(what)
     risks = risks.in_order_of_names()
-    found = None if chosen.of_answers is None else chosen.of_answers(risks, delta / 2)
+    fewest, of_answers = risks.below, chosen.of_answers
+    if fewest is not risks and not chosen.grows_with_risk:
+        of_answers = None  # more errors may make it larger, or smaller: a band allows for both
+    found = None if of_answers is None else of_answers(risks, delta / 2)
+    if found and of_answers and fewest is not risks and (below := of_answers(fewest, delta / 2)):
+        found = found._replace(lower=below.lower)
     read, assumed = Interval(*chosen.range), tuple[str, ...]()
     words = "" if found is None else found.method
     if found is None or (None in found and risks.are_independent):  # of other clients there is no band
@@ -641,7 +655,7 @@ def _quantile_range(low: float, high: float) -> Functional:
         "the distance from the {low} to the {high} quantile",
         low,
         high,
-        lambda first, second: second - first,
+        lambda first, second: float(in_decimals(second - first)),
         range=(0.0, 1.0),
         is_relative=False,
     )

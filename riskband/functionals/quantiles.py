@@ -196,7 +196,12 @@ def observed_quantile(risks: ClientRisks, level: float, *, delta: float) -> floa
 def quantile_rank(num_clients: int, *, level: float, delta: float) -> int:
     """Rank (K + 1 if there is none) of the order statistic of K measured risks that bounds a quantile of theirs."""
     ranks = np.arange(1, num_clients + 1)
-    return int(np.sum(betaincinv(ranks, num_clients - ranks + 1.0, delta) < level)) + 1
+    return int(np.sum(betaincinv(ranks, num_clients - ranks + 1.0, _delta_at_ties(delta)) < level)) + 1
+
+
+def _delta_at_ties(delta: float) -> float:
+    """Chances such as 0.9**2 often are delta, and no processor is to decide whether they are above it."""
+    return min(delta * (1.0 + 1e-9), 1.0)
 
 
 def num_clients_needed(level: float, *, delta: float) -> int:
@@ -219,7 +224,7 @@ def num_clients_needed(level: float, *, delta: float) -> int:
         If an argument is out of range.
     """
     level, delta = check_tail_level(level), check_delta(delta)
-    return 2 if level == 0.0 else max(2, int(np.ceil(np.log(delta) / np.log(level) + 1e-9)))
+    return 2 if level == 0.0 else max(2, int(np.ceil(np.log(_delta_at_ties(delta)) / np.log(level))))
 
 
 def survival(

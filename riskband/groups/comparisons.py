@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from riskband.certificate import Certificate, recipe
-from riskband.checks import FloatArray, check_choice, check_flag
+from riskband.checks import FloatArray, check_choice, check_flag, in_decimals
 from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import Functional, Given, Interval, bound, resolve
 from riskband.functionals.transforms import Transform, resolve_transform
@@ -266,7 +266,7 @@ def _plain(option: Any) -> Any:
 def gap_ends(lower: FloatArray, upper: FloatArray) -> Ends:
     """|T_1 - T_2| of two groups: 0 where their intervals overlap; arrays of shape (2,)."""
     least = max(lower[0] - upper[1], lower[1] - upper[0], 0.0)
-    return float(least), float(max(upper[0] - lower[1], upper[1] - lower[0]))
+    return float(in_decimals(least)), float(in_decimals(max(upper[0] - lower[1], upper[1] - lower[0])))
 
 
 def largest_gap_ends(lower: FloatArray, upper: FloatArray) -> Ends:
@@ -277,7 +277,7 @@ def largest_gap_ends(lower: FloatArray, upper: FloatArray) -> Ends:
     least = max(float(np.max(lower) - np.min(upper)), 0.0)
     gaps = upper[:, None] - lower[None, :]
     np.fill_diagonal(gaps, -np.inf)
-    return least, float(np.max(gaps))
+    return float(in_decimals(least)), float(in_decimals(np.max(gaps)))
 
 
 def maximum_ends(lower: FloatArray, upper: FloatArray) -> Ends:

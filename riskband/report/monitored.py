@@ -99,6 +99,7 @@ class Claim(NamedTuple):
 
     def capital(self, answers: Any, sizes: IntArray) -> FloatArray:
         """Return what bets against it have made of a capital of 1 after batches of these sizes."""
+        answers = answers.below
         if not self.points.size:
             unit = answers if isinstance(answers, ClientRisks) else answers.unit
             return capital_with_late_bets(unit.values - self.most[:, None], self.most, sizes)

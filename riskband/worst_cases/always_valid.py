@@ -28,7 +28,7 @@ from riskband.answers.scaled import RISK, ClientChanges, ClientScores, ScaledAns
 from riskband.bands.local_steps import OBSERVED_SIZES
 from riskband.betting import LARGEST_SHARE_OF_TAILS, NUM_STEPS, TIE, Dual, looks_at_the_past
 from riskband.certificate import Certificate, recipe
-from riskband.checks import FloatArray, IntArray, check_choice, check_delta
+from riskband.checks import FloatArray, IntArray, check_choice, check_delta, in_decimals
 from riskband.duals import tail_duals
 from riskband.functionals.functional import check_crossing
 from riskband.functionals.quantiles import SINGLE_LOCAL
@@ -124,7 +124,7 @@ def always_valid(
     is_from_both = sides == "two" and asked.shift is None and asked.kind != "tail"
     part = delta / 2.0 if is_from_both else delta
     bad = _bad_end(asked, answers, part, sizes)
-    near = 1.0 - _bad_end(asked.mirrored, _mirrored(answers), part, sizes) if is_from_both else bad
+    near = 1.0 - _bad_end(asked.mirrored, answers.mirrored, part, sizes) if is_from_both else bad
     check_crossing(asked.quantity, near, bad, remedy="or the network has changed since the first clients: begin again")
     low, high, scale = min(near, bad), bad, RISK if isinstance(answers, ClientRisks) else answers.scale
     if isinstance(answers, ScaledAnswers) and asked.kind != "share":
@@ -312,15 +312,8 @@ def _are_beyond(asked: _Asked, answers: ClientRisks | ScaledAnswers, eta: float)
     """Which clients count for a share; of mirrored answers, which count for the share of the others."""
     if isinstance(answers, ClientRisks):
         limits = _limits(answers, eta)
-        return limits > 1.0 - asked.point if asked.is_mirrored else limits >= asked.point
+        return limits > in_decimals(1.0 - asked.point) if asked.is_mirrored else limits >= asked.point
     limits = limits_of(answers, eta)
     if not asked.is_mirrored:
         return beyond(answers, limits, asked.point)
     return ~beyond(answers.mirrored, -limits if isinstance(answers, ClientChanges) else limits, asked.point)
-
-
-def _mirrored(answers: ClientRisks | ScaledAnswers) -> ClientRisks | ScaledAnswers:
-    """The answers with the other end as the bad one."""
-    if isinstance(answers, ScaledAnswers):
-        return answers.mirrored
-    return ClientRisks(1.0 - answers.values, answers.num_examples, answers.binary)

@@ -171,9 +171,9 @@ def next_clients(
         found, method = _upper_mean(risks, num_next, part, whole=whole, local=local)
         value = np.full(budgets.shape, found)
     elif above is not None:
-        worse = answers.values < above if scale.is_higher_better else answers.values > above
-        count = int(np.sum(worse))
-        ends = [_num_above(risks, num_next, count, part / 2.0, f, size, whole) for size in budgets.ravel().tolist()]
+        both = (answers.below.values, answers.values)
+        counts = [int(np.sum(each < above if scale.is_higher_better else each > above)) for each in both]
+        ends = [_num_above(risks, num_next, counts, part / 2.0, f, size, whole) for size in budgets.ravel().tolist()]
         lower, value = np.array(ends, dtype=np.float64).T.reshape(2, *budgets.shape)
     else:
         # Of the others all limits hold at once, for their part of delta.
@@ -310,16 +310,16 @@ def _quantity(
 
 
 def _num_above(
-    risks: ClientRisks, num_next: int, count: int, part: float, f: FDivergence | None, size: float, whole: bool
+    risks: ClientRisks, num_next: int, counts: list[int], part: float, f: FDivergence | None, size: float, whole: bool
 ) -> tuple[int, int]:
-    """The least and the most that may be above a risk, if so many of those seen are.
+    """The least and the most that may be above a risk, if from the first to the second count of those seen are.
 
     Each is wrong with at most that part of delta (math §3.7). Of answers that may be wrong all are above it, and of the
     other end none.
     """
     num_seen = risks.num_counted
-    high = min(count + risks.contamination + risks.num_missing_worst, num_seen)
-    low = max(count - risks.contamination, 0)
+    high = min(counts[1] + risks.contamination + risks.num_missing_worst, num_seen)
+    low = max(counts[0] - risks.contamination, 0)
 
     def most(num_above: int) -> int:
         if num_above == num_seen:

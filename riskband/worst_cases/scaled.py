@@ -89,7 +89,8 @@ class ScaledNumber(NamedTuple):
         if self.kind == "mean":
             return float(np.mean(answers.values))
         if self.kind == "quantile":
-            return float(np.quantile(answers.values, self.point, method="inverted_cdf"))
+            levels = np.arange(1, answers.num_clients + 1) / answers.num_clients  # numpy's own get 0.28 of 25 wrong
+            return float(np.sort(answers.values)[np.searchsorted(levels, self.point)])
         if self.kind == "share":
             return float(np.mean(beyond(answers, answers.values, self.point)))
         raise ValueError(f"{self} is a worst case, which no client measures")
@@ -229,7 +230,7 @@ def _ends(
         most = _most(answers, beyond(answers, limits_of(answers, eta), number.point), part, eta)
         if not is_from_both:
             return most, most
-        below = answers.lower_limits(eta) if eta and isinstance(answers, ClientChanges) else answers.values
+        below = answers.lower_limits(eta) if eta and isinstance(answers, ClientChanges) else answers.below.values
         return 1.0 - _most(answers, ~beyond(answers, below, number.point), part, eta), most
     level = 1.0 - number.point if scale.is_higher_better else number.point
     bad = _bad_end(answers, number.kind, level, part, eta)

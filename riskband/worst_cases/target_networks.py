@@ -110,7 +110,7 @@ def target_bound(source: ClientRisks, target: ClientRisks, number: str | TargetN
         chosen, beside = duals_within(source, f, asked.budget), doubt_of_mean(target.values, delta=part)
         found = duals.dual_upper_limit(source, chosen, delta=part, seed=None, beside=beside)
         upper, method, assumptions = found.value, found.method, (*assumed_of_duals(source, f), *found.assumptions)
-        lower = 1.0 - constant_stakes_upper_mean(1.0 - target.values, delta=_FROM_BELOW * delta)
+        lower = 1.0 - constant_stakes_upper_mean(1.0 - target.below.values, delta=_FROM_BELOW * delta)
     else:
         joined = _share if family == "share" else _quantile
         upper, method = joined(source, target, asked, float_of(point), part), "weighted counts"

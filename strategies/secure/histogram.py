@@ -24,6 +24,7 @@ from protocol.questions import Query, SignedAnswer
 from protocol.secure.questions import HistogramQuery, KeysQuery, MaskedQuery
 from riskband.answers.histogram import Histogram
 from riskband.answers.risks import default_eta
+from riskband.checks import in_decimals
 from riskband.models.losses import get_loss
 from strategies.asking.exchange import Parcel
 from strategies.asking.failures import Failure, FailureReason, in_order
@@ -88,7 +89,7 @@ class SecureHistogram(FDivergence):
             name = "privacy" if self.query.privacy else "respect_budgets"
             raise ValueError(f"{name} must not be given for a secure histogram: no single answer is ever seen")
         super().__post_init__()
-        edges = tuple(np.linspace(0.0, 1.0, self.num_bins + 1).tolist())
+        edges = tuple(in_decimals(np.linspace(0.0, 1.0, self.num_bins + 1)).tolist())
         eta = default_eta(self.num_clients) if self.num_examples is None else None
         self.query = HistogramQuery(**vars(self.query), edges=edges, num_examples=self.num_examples, eta=eta)
 

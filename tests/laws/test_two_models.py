@@ -192,7 +192,7 @@ def test_a_finite_federation_is_drawn_by_lot_and_from_nothing_else():
 @pytest.mark.parametrize("is_worse", [np.less, np.greater], ids=["higher is better", "lower is better"])
 def test_how_many_of_the_next_measure_worse_is_counted_in_the_unit_of_the_answers(is_worse):
     """As of risks with as many above; what is equal is not worse, and what is larger in the last digit is."""
-    values = np.array([0.32 - 0.3, 0.02, 0.02, 0.01, 0.5, 0.03] * 5)
+    values = np.array([0.02 + 1.5e-15, 0.02, 0.02, 0.01, 0.5, 0.03] * 5)
     assert values[0] > 0.02 == values[1]  # which the unit of risks does not tell apart
     bad = is_worse(values, 0.02)
     found = rb.next_clients(rb.ClientScores(values, is_worse is np.less, low=-1.0), 8, above=0.02, delta=0.1)
