@@ -24,9 +24,9 @@ from scipy.special import betaln, gammaln
 
 from riskband.checks import FloatArray, IntArray
 from riskband.search import bisect_number, root_from_above
-from riskband.wording import chosen_before
+from riskband.wording import ORDER_TELLS_NOTHING, chosen_before
 
-ORDER_IS_UNINFORMATIVE = "the order of the clients in the input, or of their names, says nothing about their answers"
+ORDER_IS_UNINFORMATIVE = f"the order of the clients in the input, or of their names, {ORDER_TELLS_NOTHING}"
 
 CONSTANT_STAKES = "betting with constant stakes"
 AVERAGED_BETS = "betting averaged over fixed orders"

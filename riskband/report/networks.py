@@ -10,7 +10,7 @@ from riskband.answers.risks import ClientRisks
 from riskband.checks import check_budget, check_delta
 from riskband.report.findings import Findings, findings
 from riskband.wording import exactly
-from riskband.worst_cases.divergence_bounds import bands_of_both, divergence_lower_bound
+from riskband.worst_cases.divergence_bounds import divergence_lower_bound
 from riskband.worst_cases.divergences import resolve_divergence
 from riskband.worst_cases.requirements import (
     DIVERGENCE,
@@ -54,9 +54,10 @@ def certified_target(
     names = list(dict.fromkeys([*names, *far, *(each.divergence.name for each in within)]))  # no budget is unchecked
     asked_within = list(dict.fromkeys(map(str, within)))
     part = check_delta(delta) / (len(asked_within) + 1)
-    both = bands_of_both(source, target, delta=part)
     found = certificates_of(Networks(source, target), asked_within, delta=part)  # the page begins with the first
-    found |= {f"{DIVERGENCE}:{name}": divergence_lower_bound(*both, divergence=name) for name in names}
+    found |= {
+        f"{DIVERGENCE}:{name}": divergence_lower_bound(source, target, divergence=name, delta=part) for name in names
+    }
     gate = verdicts_on(found, asked, delta=delta) if asked else None
     return findings(found, gate=gate, names=source.names)
 

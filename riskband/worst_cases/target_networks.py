@@ -26,10 +26,10 @@ from riskband.functionals.functional import resolve
 from riskband.functionals.stepwise import Clients, planned_size, quantile_ranges, share_ranges
 from riskband.search import bisect
 from riskband.wording import chosen_before, exactly
+from riskband.worst_cases.divergence_bounds import BOTH_NETWORKS
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence
 from riskband.worst_cases.reweighting import assumed_of_duals, duals_within, within
 
-BOTH_NETWORKS = "the clients of the source network answered independently of those of the target network"
 TARGET_NUMBERS = ("target_mean", "target_share", "target_quantile")
 _TARGET = "target_"
 _FROM_BELOW = 0.1  # of delta, for the lower bound: what a FAIL needs costs a PASS next to nothing
@@ -120,7 +120,7 @@ def target_bound(source: ClientRisks, target: ClientRisks, number: str | TargetN
     return Certificate(
         quantity=asked.quantity,
         value=upper,
-        lower=min(lower, upper),
+        lower=lower,
         delta=delta,
         method=method,
         assumptions=(
