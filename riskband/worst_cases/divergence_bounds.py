@@ -23,7 +23,7 @@ _ALIKE = "clients of both networks measure alike: how risks are measured does no
 BOTH_NETWORKS = "the clients of the source network answered independently of those of the target network"
 _PART_OF_RANKS = 0.5  # of delta: of few clients ranks say most, and of many the bands
 _MOST_COUNTED = 2e8  # numbers that are added up for one exact probability of ranks
-_LEAST_CHANCE = 1e-290
+_LEAST_CHANCE = 1e-150
 
 _OF_ONE: Mapping[FDivergence, Callable[[float, int], float]] = {
     CHI2: lambda found, num: float(np.expm1(np.log1p(found) / num)),
@@ -138,7 +138,7 @@ def divergence_lower_bound(
                 f"certain, got {of_ranks:g} with others; leave it out"
             )
         p_value = rank_test(source.risks.values, target.risks.values)
-        found = max(found, _bound_by_ranks(p_value, f, num_clients=target.risks.num_clients, delta=of_ranks))
+        found = max(found, bound_by_ranks(p_value, f, num_clients=target.risks.num_clients, delta=of_ranks))
         details["p_value"], assumed = np.array(p_value), (*assumed, BOTH_NETWORKS)
         method = f"ranks, and {method}"
     arguments = {"divergence": f.name, "target": target.provenance(), "delta": of_ranks}
@@ -173,10 +173,11 @@ def _bands_of_both(source: ClientRisks, target: ClientRisks, *, delta: float) ->
     return first, second
 
 
-def _bound_by_ranks(p_value: float, f: FDivergence, *, num_clients: int, delta: float) -> float:
-    """Lower bound of a divergence from a p-value of the hypothesis that there is none, of so many clients (math §3.6).
+def bound_by_ranks(p_value: float, f: FDivergence, *, num_clients: int, delta: float) -> float:
+    """Return a lower bound of a divergence, from the p-value with which so many clients deny that there is none.
 
     Whatever is as rare as that without a shift has a probability of delta only where the divergence is large enough.
+    Source: math §3.6.
     """
     if f not in _OF_ONE or p_value >= delta:
         return 0.0
@@ -204,12 +205,12 @@ def rank_test(source: npt.ArrayLike, target: npt.ArrayLike) -> float:
     not_below = first.size - np.searchsorted(first, second, side="left")
     not_above = np.searchsorted(first, second, side="right")
     fewest = min(int(not_below.sum()), int(not_above.sum()))
-    return min(2.0 * _chance_of_so_few_pairs(fewest, first.size, second.size), 1.0)
+    return min(2.0 * chance_of_so_few_pairs(fewest, first.size, second.size), 1.0)
 
 
 @lru_cache(maxsize=64)
-def _chance_of_so_few_pairs(num_pairs: int, num_source: int, num_target: int) -> float:
-    """Probability that in so few pairs or fewer the source's client is before the target's, in a random order of all.
+def chance_of_so_few_pairs(num_pairs: int, num_source: int, num_target: int) -> float:
+    """Return the probability of so few pairs or fewer with the source's client before the target's, in a random order.
 
     The last of all is a target client, behind which nothing is left to count, or one of the source, behind which no
     target client comes.
@@ -217,7 +218,7 @@ def _chance_of_so_few_pairs(num_pairs: int, num_source: int, num_target: int) ->
     if 2 * num_pairs >= num_source * num_target:
         return 1.0
     if (num_pairs + 1.0) * num_source * num_target > _MOST_COUNTED:
-        return _chernoff(num_pairs, num_source, num_target)
+        return chernoff_of_pairs(num_pairs, num_source, num_target)
     chances = np.zeros((num_target + 1, num_pairs + 1))
     chances[:, 0] = 1.0
     for k in range(1, num_source + 1):
@@ -229,10 +230,10 @@ def _chance_of_so_few_pairs(num_pairs: int, num_source: int, num_target: int) ->
     return float(chances[-1].sum())
 
 
-def _chernoff(num_pairs: int, num_source: int, num_target: int) -> float:
-    """An upper bound of the same probability, for many clients, by the generating function of the number of pairs."""
+def chernoff_of_pairs(num_pairs: int, num_source: int, num_target: int) -> float:
+    """Return an upper bound of the same probability, for many clients, by the generating function of that number."""
     rank = np.arange(1.0, num_target + 1.0)
-    slopes = -np.geomspace(1e-6, 1.0, 400)[:, None] / num_source
+    slopes = -np.geomspace(1e-4 / num_source, 40.0, 400)[:, None]
     grown = np.expm1(slopes * (num_source + rank)) / np.expm1(slopes * rank) * (rank / (num_source + rank))
     return float(np.exp(np.min(np.log(grown).sum(axis=1) - slopes[:, 0] * num_pairs)))
 
