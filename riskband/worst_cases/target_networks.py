@@ -99,7 +99,7 @@ def target_bound(source: ClientRisks, target: ClientRisks, number: str | TargetN
     -------
     Certificate
         A number with both ends. Whatever the target's clients answer, it is not above what the source alone gives in
-        the same way with 36 % of delta; `details["source_alone"]` is what it gives with all of it, to compare with: no
+        the same way with 18 % of delta; `details["source_alone"]` is what it gives with all of it, to compare with: no
         certificate beside this one. Source: math §3.6.
 
     Raises
