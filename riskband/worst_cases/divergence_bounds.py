@@ -22,7 +22,7 @@ _ROUNDING = 1e-12  # relative and absolute: the bound is lowered by so much
 _ALIKE = "clients of both networks measure alike: how risks are measured does not depend on the network"
 BOTH_NETWORKS = "the clients of the source network answered independently of those of the target network"
 _PART_OF_RANKS = 0.5  # of delta: of few clients ranks say most, and of many the bands
-_MOST_COUNTED = 2e8  # numbers that are added up for one exact probability of ranks
+_MOST_COUNTED, _COST_OF_STEP = 2e8, 1e3  # numbers that are added up for one exact probability of ranks
 _LEAST_CHANCE = 1e-150
 
 _OF_ONE: Mapping[FDivergence, Callable[[float, int], float]] = {
@@ -217,7 +217,7 @@ def chance_of_so_few_pairs(num_pairs: int, num_source: int, num_target: int) -> 
     """
     if 2 * num_pairs >= num_source * num_target:
         return 1.0
-    if (num_pairs + 1.0) * num_source * num_target > _MOST_COUNTED:
+    if (num_pairs + _COST_OF_STEP) * num_source * num_target > _MOST_COUNTED:
         return chernoff_of_pairs(num_pairs, num_source, num_target)
     chances = np.zeros((num_target + 1, num_pairs + 1))
     chances[:, 0] = 1.0
@@ -233,9 +233,12 @@ def chance_of_so_few_pairs(num_pairs: int, num_source: int, num_target: int) -> 
 def chernoff_of_pairs(num_pairs: int, num_source: int, num_target: int) -> float:
     """Return an upper bound of the same probability, for many clients, by the generating function of that number."""
     rank = np.arange(1.0, num_target + 1.0)
-    slopes = -np.geomspace(1e-4 / num_source, 40.0, 400)[:, None]
-    grown = np.expm1(slopes * (num_source + rank)) / np.expm1(slopes * rank) * (rank / (num_source + rank))
-    return float(np.exp(np.min(np.log(grown).sum(axis=1) - slopes[:, 0] * num_pairs)))
+
+    def log_bound(slope: float) -> float:
+        grown = np.expm1(-slope * (num_source + rank)) / np.expm1(-slope * rank) * (rank / (num_source + rank))
+        return float(np.log(grown).sum() + slope * num_pairs)
+
+    return float(np.exp(min(map(log_bound, np.geomspace(1e-4 / num_source, 40.0, 100).tolist()))))
 
 
 def next_estimate(estimates: npt.ArrayLike, *, alpha: float) -> float:
