@@ -24,9 +24,9 @@ from scipy.special import betaln, gammaln
 
 from riskband.checks import FloatArray, IntArray
 from riskband.search import bisect_number, root_from_above
-from riskband.wording import chosen_before
+from riskband.wording import ORDER_TELLS_NOTHING, chosen_before
 
-ORDER_IS_UNINFORMATIVE = "the order of the clients in the input, or of their names, says nothing about their answers"
+ORDER_IS_UNINFORMATIVE = f"the order of the clients in the input, or of their names, {ORDER_TELLS_NOTHING}"
 
 CONSTANT_STAKES = "betting with constant stakes"
 AVERAGED_BETS = "betting averaged over fixed orders"
@@ -43,7 +43,8 @@ LARGEST_SHARE = 0.9  # of the capital that one client may cost: more is sharper,
 LARGEST_SHARE_OF_TAILS = 0.99  # the same where outcomes are mostly small, stakes share the capital, or bets aim anew
 _ALWAYS_CHOSEN, _CHOSEN_AGAIN = 200, 1.01  # clients; beyond, the ratio of their numbers at which a dual is chosen
 _WEIGHT_OF_START = 0.3  # in clients
-_KEPT_ALONE = 0.1  # of each of two gamblers: less gains next to nothing, and one alone would need far more capital
+KEPT_OF_FIRST = 0.2  # of two gamblers' capital: so much the second, should it have nothing to say, can cost the first
+_KEPT_OF_OTHER = 0.1  # less gains next to nothing
 _MANY, NUM_STEPS = 20_000, 36  # clients for whom a limit is not found by so many halvings, but in fewer tries
 _MOST_AT_ONCE = 1_000_000  # numbers of one kind in the memory beyond what is kept
 _USUAL_MEAN = 0.25  # of losses: where it is theirs, stakes on the mean of others are the sharpest
@@ -419,8 +420,8 @@ def with_another(
 
     def together(value: float) -> float:
         first, other = log_excess(value), beside(value)
-        both, alone = np.log(1.0 - 2.0 * _KEPT_ALONE), np.log(_KEPT_ALONE)
-        return float(np.logaddexp.reduce([both + first + other, alone + first, alone + other + np.log(delta)]))
+        both, own, alone = np.log([1.0 - KEPT_OF_FIRST - _KEPT_OF_OTHER, KEPT_OF_FIRST, _KEPT_OF_OTHER])
+        return float(np.logaddexp.reduce([both + first + other, own + first, alone + other + np.log(delta)]))
 
     return together
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence, Sized
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,7 +12,16 @@ import numpy as np
 
 from riskband import wording
 from riskband.checks import FloatArray, check_delta, check_numbers, set_fields
-from riskband.wording import chosen_before, confidence, evenly, exactly, rounded_down, rounded_up, rounded_up_strictly
+from riskband.wording import (
+    chosen_before,
+    confidence,
+    evenly,
+    exactly,
+    in_full,
+    rounded_down,
+    rounded_up,
+    rounded_up_strictly,
+)
 from riskband.wording.shown import Drawn, shortened, to_pandas
 
 if TYPE_CHECKING:
@@ -43,6 +52,7 @@ _PARAMETERS = (  # in the order in which a name has them
 )
 _NUM_SHOWN, _LONG = 3, 8  # points of a curve or clients in a sentence, and characters of a threshold
 _ROUNDING = 1e-9  # of a weight: a client that weighs as all do does not carry the worst case
+_CROSSING = 1e-9  # by which ends may cross, both found by searches
 
 CERTIFICATE = "certificate"
 REFUTED = "refuted"
@@ -67,6 +77,35 @@ def as_sentence(claim: str, *, delta: float, validity: str = CERTIFICATE) -> str
     """Return a claim about unseen clients as a sentence that says how sure it is, and what it is."""
     draw = "over the draw of the clients and their examples"
     return f"{_PREFACE[validity]}with probability at least {confidence(delta)} {draw}, {claim}."
+
+
+class CrossingError(ValueError):
+    """Two bounds of one number contradict each other, or what was measured of it: something they assume is false."""
+
+
+def check_ends(
+    quantity: str,
+    lower: float | FloatArray | None,
+    upper: float | FloatArray | None,
+    *,
+    assumptions: Collection[str],
+    measured: float | None = None,
+) -> None:
+    """Raise CrossingError if ends cross by more than rounding, or exclude what was measured of the number itself."""
+    for low, high, rule in (
+        (lower, upper, "must not cross, got {} below and {} above: one of them is false"),
+        (measured, upper, "must not exclude what was measured, got {} measured and {} above"),
+        (lower, measured, "must not exclude what was measured, got {} below and {} measured"),
+    ):
+        if low is None or high is None or not np.any(excess := np.subtract(low, high) > _CROSSING):
+            continue
+        ends = [in_full(np.broadcast_to(end, excess.shape).flat[int(np.argmax(excess))]) for end in (low, high)]
+        suspects = [line for each in wording.DOUBTED_FIRST for line in assumptions if each in line] or assumptions
+        rarely = "By chance that is rarer than delta; more likely this is false (has the network changed?)"
+        raise CrossingError(
+            f"the bounds of {quantity} {rule.format(*ends)}. {rarely}: {'; '.join(suspects)}. Do without what is "
+            "false, or take a smaller delta"
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -95,12 +134,16 @@ class Certificate(Drawn):
         What must be true for `delta` to be right. A `delta` other than 0.05 is added to them: it must not be chosen by
         looking at the bound.
     lower : float, ndarray or None
-        The lower bound, of the shape of `value`; `None` if only the upper one is certified.
+        The lower bound, of the shape of `value`; `None` if only the upper one is certified. Bounds that cross are a
+        `CrossingError`: something in `assumptions` is false.
     details : mapping of str to ndarray
         Results that come with the bound, such as the worst-case weight of each client.
     recipe : mapping
         Function, arguments, band and answers, as plain data: enough for `verify` to compute the bound again; from the
         function `recipe`.
+    measured : float, optional
+        What the clients measured of the very number that is bounded, if its mean is that number: no bound may exclude
+        it. It is not kept.
     """
 
     quantity: str
@@ -113,10 +156,11 @@ class Certificate(Drawn):
     axes: Mapping[str, FloatArray] = field(default_factory=dict)
     details: Mapping[str, FloatArray] = field(default_factory=dict)
     lower: float | FloatArray | None = None
+    measured: InitVar[float | None] = None
 
     shown = ("delta", "method", "validity")
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, measured: float | None) -> None:
         check_delta(self.delta)
         of_delta = chosen_before(delta=(self.delta, USUAL_DELTA))
         if not set(of_delta) <= set(self.assumptions):
@@ -141,8 +185,9 @@ class Certificate(Drawn):
                 raise ValueError(f"bounds must have the shape of the axes, {shape}, got {np.shape(bound)}")
             if not (np.all(np.isfinite(bound)) or (self.is_open and self.lower not in (None, bound))):
                 raise ValueError("the value of a certificate must be finite, but where only a lower bound is certified")
-        if self.lower is not None and np.any(np.greater(self.lower, self.value)):
-            raise ValueError("the lower bound of a certificate must not be above its value")
+        check_ends(self.quantity, self.lower, self.value, assumptions=self.assumptions, measured=measured)
+        if self.lower is not None:  # cut by no more than rounding
+            set_fields(self, lower=_number_or_curve(np.minimum(self.lower, self.value)))
 
     @property
     def name(self) -> str:

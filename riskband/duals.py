@@ -290,7 +290,7 @@ def mean_upper_limit(risks: ClientRisks, outcomes: FloatArray, *, delta: float, 
     if seed is None or not risks.are_answers_certain:
         return Limit.of(upper_mean(risks, outcomes, delta=delta), betting.CONSTANT_STAKES, seed)
     (found,), name = betting.betting_upper_means([outcomes], delta=delta, seed=seed)
-    return Limit.of(found, name, seed)
+    return Limit.of(max(found, float(outcomes.mean())), name, seed)  # one order may exclude what was measured
 
 
 def dual_upper_limit(

@@ -9,6 +9,8 @@ import pytest
 import riskband as rb
 from riskband.cli import main
 from riskband.report.networks import certified_target
+from riskband.wording import short_delta
+from riskband.worst_cases.divergence_bounds import rank_test
 from riskband.worst_cases.target_networks import TargetNumber
 from tests.ledgers import write_ledger
 from tests.one_voice import contradictions
@@ -53,6 +55,11 @@ def test_certificates_are_those_of_the_library_share_delta_and_verify(folder, ca
     estimate = rb.divergence_estimate(source.values, few.values, divergence="tv")
     assert f"estimate by a histogram of 10 bins: {estimate:.4g}" in printed
     assert printed.count("nothing bounds a divergence from above") == 1
+    p_value = rank_test(source.values, few.values)
+    assert found["divergence:tv"]["details"]["p_value"] == p_value
+    assert printed.count(f"do the networks differ at all? p = {short_delta(p_value)} by an exact test of ranks") == 1
+    adds_nothing = mean.value >= float(mean.details["source_alone"])
+    assert ("target_mean:tv:0.1: the clients of the target add nothing" in printed) == adds_nothing
     assert "REFUTED" not in printed
     assert contradictions(document, terminal=printed, delta=0.05) == []
     assert main(["verify", "out.json"]) == 0
@@ -69,7 +76,7 @@ def test_without_a_budget_all_of_delta_is_for_the_distance(folder, capsys):
         expected = rb.divergence_lower_bound(
             NETWORKS["source"], NETWORKS["far"], divergence=name.split(":")[1], delta=0.05
         )
-        assert each["lower"] == expected.lower > 0.3
+        assert each["lower"] == expected.lower > 0.29
         assert each["delta"] == 0.05
 
 
@@ -96,6 +103,16 @@ def test_requirements_decide_the_exit_status_and_are_verified(folder, capsys, ta
     gate = json.loads((folder / "out.json").read_text())["gate"]
     assert gate["delta"] == 0.05
     assert sum(event["delta"] for event in json.loads((folder / "out.json").read_text())["findings"]["events"]) <= 0.05
+
+
+def test_a_budget_that_the_answers_contradict_is_an_error_that_names_it(folder, capsys):
+    written(folder / "bad.csv", np.full(20, 0.93))
+    assert shift("source.csv", "bad.csv", "--budget", 0.1) == 2
+    said = capsys.readouterr().err
+    assert "must not cross" in said
+    assert "the target network is within the stated budget of the source network in χ² divergence" in said
+    assert shift("source.csv", "bad.csv") == 0
+    assert "do the networks differ at all? p = " in capsys.readouterr().out
 
 
 def test_the_next_network_is_bounded_by_its_rank_among_earlier_ones(folder, capsys):

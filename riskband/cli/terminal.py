@@ -53,6 +53,7 @@ def summary_on_networks(found: Findings, source: rb.ClientRisks, target: rb.Clie
     means = [f"{each.shown_values.mean():.4f} in the {name}" for name, each in both.items()]
     given = found.certificates
     more = [f"  {name}: {REFUTED_BUDGET}" for name, each in given.items() if is_budget_refuted(each, given)]
+    more += [f"  {line}" for line in words.of_two_networks(given)]
     lines = [
         f"clients: {sizes[0]}, {sizes[1]} each; {how_read}",
         f"measured mean loss {means[0]}, {means[1]} (every client counts once)",
@@ -70,7 +71,7 @@ def _found(found: Findings, more: list[str]) -> list[str]:
         if name not in by_band:
             lines += _lines_of(found, name)
     if by_band:
-        of = "bands of both networks" if by_band[0].startswith(DIVERGENCE) else "one band"
+        of = "both networks" if by_band[0].startswith(DIVERGENCE) else "one band"
         lines += [f"read off {of}:"] if len(by_band) < len(found.certificates) else []
         lines += [line for name in by_band for line in _lines_of(found, name)]
     none = "not bounded from above by these answers, so without a certificate"

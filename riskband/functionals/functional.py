@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from riskband.answers.risks import ClientRisks
+from riskband.answers.risks import ClientRisks, shared_assumptions
 from riskband.bands.band import Band, band_alone, own_delta, subject_of
 from riskband.bands.band import band as band_of
 from riskband.betting import check_betting
-from riskband.certificate import Certificate, recipe
+from riskband.certificate import Certificate, check_ends, recipe
 from riskband.checks import (
     FloatArray,
     IntArray,
@@ -39,7 +39,6 @@ from riskband.functionals.extremal_distributions import Curve, MomentRule, PlugI
 from riskband.functionals.weights import QuantileWeight
 from riskband.wording import exactly, in_full
 
-_CROSSING = 1e-9  # by which limits may cross, both found by searches
 _ROUNDING = 1e-12  # of sums over clients: a lower limit so near to the end of the range says nothing
 BOUND_METHODS = ("sharp", "plugin", "convex_order")
 """How a functional is read off a band; from answers it is bounded by "betting"."""
@@ -261,8 +260,11 @@ def check_band_method(band: object, method: str | None, delta: float | None) -> 
 def _bound_of_band(band: Band, chosen: Functional, method: str) -> Interval:
     measured = measured_limits(band, chosen, method)
     if chosen.bounds is not None:
-        return chosen.bounds(band)
-    return chosen.interval(chosen.limits(band), is_plug_in=method == "plugin", measured=measured)
+        found = chosen.bounds(band)
+    else:
+        found = chosen.interval(chosen.limits(band), is_plug_in=method == "plugin", measured=measured)
+    check_ends(chosen.quantity, *found, assumptions=band.assumptions)
+    return found
 
 
 class BoundOfAnswers(NamedTuple):
@@ -303,30 +305,11 @@ def bound_of_answers(
         words = f"{words} below, {of_band} above" if found.upper is None else f"{words} above, {of_band} below"
     lower = read.lower if found.lower is None else found.lower
     upper = read.upper if found.upper is None else found.upper
-    return BoundOfAnswers(_within(chosen, lower, upper), words, delta, (*found.assumptions, *assumed))
-
-
-def _within(chosen: Functional, lower: float | FloatArray, upper: float | FloatArray) -> Interval:
-    """Both ends, in the range; raises ValueError if they cross by more than rounding."""
-    low, high = chosen.range
-    ends = float(lower) + 0.0 if lower > low + _ROUNDING else low, min(float(upper), high)
-    check_crossing(chosen.quantity, *ends)
-    return Interval(min(ends), ends[1])
-
-
-class CrossingError(ValueError):
-    """Two limits of one number contradict each other: one is false, or what is assumed of the clients."""
-
-
-def check_crossing(
-    quantity: str, lower: float, upper: float, *, remedy: str = "take a smaller delta, or a band"
-) -> None:
-    """Raise CrossingError if two limits of one number cross by more than rounding: one of them is false."""
-    if lower > upper + _CROSSING:
-        raise CrossingError(
-            f"the limits of {quantity} must not cross, got {in_full(lower)} below and {in_full(upper)} above: one of "
-            f"them is false, which happens with probability at most delta; {remedy}"
-        )
+    (low, high), own = chosen.range, (*found.assumptions, *assumed)
+    lower, upper = float(lower) + 0.0 if lower > low + _ROUNDING else low, min(float(upper), high)
+    shared = shared_assumptions(risks, knows_draws=chosen.knows_draws)
+    check_ends(chosen.quantity, lower, upper, assumptions=(*shared, *own))
+    return BoundOfAnswers(Interval(min(lower, upper), upper), words, delta, own)
 
 
 def certificate_of_band(

@@ -13,7 +13,6 @@ from riskband.bands.local_steps import OBSERVED_SIZES
 from riskband.betting import ORDER_IS_UNINFORMATIVE
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, check_choice, check_delta, check_number
-from riskband.functionals.functional import check_crossing
 from riskband.functionals.pairs import Pairs
 from riskband.search import bisect_number
 from riskband.wording import chosen_before
@@ -71,11 +70,10 @@ def gini_correlation(
     assumptions = dict.fromkeys(line for r in risks.losses for line in shared_assumptions(r, needs_binary=not observed))
     lower, upper = _largest_rejected(pairs, delta / 2), -_largest_rejected(pairs.reversed(), delta / 2)
     quantity = f"the Gini correlation of the first with the second of {subject_of_risks(local)}"
-    check_crossing(quantity, lower, upper)
     return Certificate(
         quantity=quantity,
         lower=lower,
-        value=max(upper, lower),
+        value=upper,
         delta=delta,
         method="betting on pairs of clients with constant stakes",
         assumptions=(

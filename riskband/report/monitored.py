@@ -21,9 +21,8 @@ import numpy.typing as npt
 
 from riskband.answers.risks import ClientRisks
 from riskband.answers.scaled import RISK, Scale, ScaledAnswers, scale_of
-from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate
+from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate, CrossingError
 from riskband.checks import FloatArray, IntArray, as_number, check_kind
-from riskband.functionals.functional import CrossingError
 from riskband.report.findings import Findings, events_of, findings, is_measured
 from riskband.report.words import added, bound_in_words
 from riskband.wording import confidence, evenly, exactly, rounded_down, rounded_up, rounded_up_strictly, short_delta

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import numpy as np
 
 from riskband.answers.risks import ClientRisks
+from riskband.certificate import Certificate, CrossingError
 from riskband.checks import check_budget, check_delta
 from riskband.report.findings import Findings, findings
 from riskband.wording import exactly
-from riskband.worst_cases.divergence_bounds import bands_of_both, divergence_lower_bound
+from riskband.worst_cases.divergence_bounds import divergence_lower_bound
 from riskband.worst_cases.divergences import resolve_divergence
 from riskband.worst_cases.requirements import (
     DIVERGENCE,
@@ -38,12 +40,13 @@ def certified_target(
     number: Iterable[str] = ("mean",),
     delta: float,
     require: Sequence[str | Requirement] = (),
+    leaves_out: bool = False,
 ) -> Findings:
     """Return lower bounds of each divergence, which share one part of delta, and bounds on numbers of the target.
 
     There is one, with a part of delta of its own, for each number ("mean", "share:0.3", "quantile:0.9"), divergence and
     budget, and for each that is required. Raises ValueError as the functions that bound them, or if a requirement is
-    about another number.
+    about another number; with `leaves_out`, numbers whose bounds contradict their budget are left out instead.
     """
     asked = target_requirements(require)
     names, required = [resolve_divergence(each).name for each in divergence], [each.name for each in asked]
@@ -54,9 +57,13 @@ def certified_target(
     names = list(dict.fromkeys([*names, *far, *(each.divergence.name for each in within)]))  # no budget is unchecked
     asked_within = list(dict.fromkeys(map(str, within)))
     part = check_delta(delta) / (len(asked_within) + 1)
-    both = bands_of_both(source, target, delta=part)
-    found = certificates_of(Networks(source, target), asked_within, delta=part)  # the page begins with the first
-    found |= {f"{DIVERGENCE}:{name}": divergence_lower_bound(*both, divergence=name) for name in names}
+    found = dict[str, Certificate]()
+    for each in asked_within:  # the page begins with the first
+        with suppress(*([CrossingError] if leaves_out else [])):
+            found |= certificates_of(Networks(source, target), [each], delta=part)
+    found |= {
+        f"{DIVERGENCE}:{name}": divergence_lower_bound(source, target, divergence=name, delta=part) for name in names
+    }
     gate = verdicts_on(found, asked, delta=delta) if asked else None
     return findings(found, gate=gate, names=source.names)
 

@@ -24,6 +24,7 @@ from riskband.functionals.quantiles import num_clients_needed
 from riskband.wording import CHOSEN_BEFORE, confidence, evenly, exactly, rounded_down, rounded_up, short_delta
 from riskband.worst_cases.divergences import binary_worst_case, resolve_divergence
 from riskband.worst_cases.scaled import ScaledNumber, families_of, level_of_limits
+from riskband.worst_cases.target_networks import adds_nothing
 
 LABELS = {"certificate": "certificate", "refuted": f"published, {wording.FALSE_IN_GENERAL}", "estimate": "ESTIMATE"}
 """What stands beside a number, by the validity of its certificate."""
@@ -331,6 +332,22 @@ def estimated(certificate: Certificate) -> str:
     found = certificate.details.get("estimate")
     said = "infinite, or not made of such answers" if found is None else f"{float(found):.4g}"
     return f"estimate by a histogram of 10 bins: {said}"
+
+
+def of_two_networks(certificates: Mapping[str, Certificate]) -> list[str]:
+    """Return to which bounds the target's clients add nothing, and whether the networks differ at all, by a test."""
+    lines = [
+        f"{name}: the clients of the target add nothing" for name, each in certificates.items() if adds_nothing(each)
+    ]
+    for each in certificates.values():
+        if "p_value" in each.details:
+            p_value = short_delta(float(each.details["p_value"]))
+            test = f"p = {p_value} by an exact test of ranks (Mann and Whitney, two-sided, ties against a difference)"
+            return [
+                *lines,
+                f"do the networks differ at all? {test}; it has no part of delta and changes no number here",
+            ]
+    return lines
 
 
 def of_few(certificates: Mapping[str, Certificate]) -> str:

@@ -17,6 +17,15 @@ TRAINERS_ANSWERED = (
 )
 """The assumption that makes an estimate of whatever was computed."""
 
+WITHIN = "the target network is within the stated budget of the source network"
+"""Begins the assumption on how far a target network is."""
+
+ORDER_TELLS_NOTHING = "says nothing about their answers"
+"""Is said of the order of the clients, where bets are made in it."""
+
+DOUBTED_FIRST = (WITHIN, ORDER_TELLS_NOTHING)
+"""What assumptions say that are more likely to be false than the others."""
+
 FALSE_IN_GENERAL = "false in general (a counterexample is known)"
 """What is said of a published number whose validity is "refuted", wherever it is shown; math §3.5."""
 

@@ -30,10 +30,9 @@ from riskband.betting import LARGEST_SHARE_OF_TAILS, NUM_STEPS, TIE, Dual, looks
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, IntArray, check_choice, check_delta, in_decimals
 from riskband.duals import tail_duals
-from riskband.functionals.functional import check_crossing
 from riskband.functionals.quantiles import SINGLE_LOCAL
 from riskband.search import bisect_number
-from riskband.wording import chosen_before
+from riskband.wording import ORDER_TELLS_NOTHING, chosen_before
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence
 from riskband.worst_cases.requirements import number_of
 from riskband.worst_cases.reweighting import duals_within, within
@@ -41,7 +40,7 @@ from riskband.worst_cases.scaled import SIDES, ScaledNumber, assumptions_of, bey
 
 ORDERS = {
     "arrival": (
-        "the clients come in an order that says nothing about their answers: each is a further independent draw, "
+        f"the clients come in an order that {ORDER_TELLS_NOTHING}: each is a further independent draw, "
         "whatever those before it answered"
     ),
     "committed": "the order in which clients are asked was settled before any of them answered",
@@ -125,10 +124,11 @@ def always_valid(
     part = delta / 2.0 if is_from_both else delta
     bad = _bad_end(asked, answers, part, sizes)
     near = 1.0 - _bad_end(asked.mirrored, answers.mirrored, part, sizes) if is_from_both else bad
-    check_crossing(asked.quantity, near, bad, remedy="or the network has changed since the first clients: begin again")
-    low, high, scale = min(near, bad), bad, RISK if isinstance(answers, ClientRisks) else answers.scale
+    unit, scale = (answers, RISK) if isinstance(answers, ClientRisks) else (answers.unit, answers.scale)
+    ends = np.array([near, bad, np.mean(unit.values)])
     if isinstance(answers, ScaledAnswers) and asked.kind != "share":
-        low, high = sorted(answers.from_unit(np.array([low, high])).tolist())
+        ends = answers.from_unit(ends)
+    low, high, measured = ends[[1, 0, 2] if scale.is_higher_better and asked.kind != "share" else [0, 1, 2]].tolist()
     is_from_below = scale.is_higher_better and asked.kind != "share"
     assumed: Any = assumptions_of if isinstance(answers, ScaledAnswers) else shared_assumptions
     given = {"number": asked.name, "delta": delta, "sides": sides, "order": order, "local": local}
@@ -151,6 +151,7 @@ def always_valid(
             *chosen_before(local=(local, "marginal")),
         ),
         recipe=recipe("always_valid", given, answers),
+        measured=measured if asked.kind in ("mean", "worst") else None,
     )
 
 

@@ -6,17 +6,32 @@ most that of the networks themselves, which no sample bounds from above.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
 import numpy as np
 import numpy.typing as npt
 
 from riskband.answers.risks import ClientRisks
 from riskband.bands.band import Band, band, band_alone, own_delta
 from riskband.certificate import Certificate, recipe
-from riskband.checks import FloatArray, as_number, check_count, check_losses, check_numbers
-from riskband.worst_cases.divergences import FDivergence, resolve_divergence
+from riskband.checks import FloatArray, as_number, check_count, check_delta, check_losses, check_numbers
+from riskband.worst_cases.divergences import CHI2, HELLINGER2, KL, TV, FDivergence, resolve_divergence
 
 _ROUNDING = 1e-12  # relative and absolute: the bound is lowered by so much
 _ALIKE = "clients of both networks measure alike: how risks are measured does not depend on the network"
+BOTH_NETWORKS = "the clients of the source network answered independently of those of the target network"
+_PART_OF_RANKS = 0.5  # of delta: of few clients ranks say most, and of many the bands
+_MOST_COUNTED, _COST_OF_STEP = 2e8, 1e3  # numbers that are added up for one exact probability of ranks
+_LEAST_CHANCE = 1e-150
+
+_OF_ONE: Mapping[FDivergence, Callable[[float, int], float]] = {
+    CHI2: lambda found, num: float(np.expm1(np.log1p(found) / num)),
+    KL: lambda found, num: found / num,
+    TV: lambda found, num: float(-np.expm1(np.log1p(-min(found, 1.0 - 1e-15)) / num)),
+    HELLINGER2: lambda found, num: float(-2.0 * np.expm1(np.log1p(-min(found / 2.0, 1.0 - 1e-15)) / num)),
+}
+"""From the divergence of the distributions of so many independent clients to what that of one client is at least."""
 
 
 def divergence_estimate(
@@ -59,38 +74,44 @@ def divergence_lower_bound(
     """Lower confidence bound of the divergence of the target network from the source network.
 
     The smallest divergence of any member of the target's band from any member of the source's, found exactly: the taut
-    string between both bands, which is the same for every divergence.
+    string between both bands, which is the same for every divergence. And the smallest at which the ranks of what few
+    clients of the target measured, among those of the source, are not too rare.
 
     Parameters
     ----------
     source, target : ClientRisks, or Band
         Answers of clients of each network, or two-sided bands of them, both for true risks, or both with
         ``local="observed"``: sharper, and as good where the clients of both networks measure on equally many examples.
-        Of answers such bands are made, the sharper ones if all have the same number of examples. Nothing is assumed of
-        how the two samples depend on each other.
+        Of answers such bands are made, the sharper ones if all have the same number of examples.
     divergence : str or FDivergence
-        A name in `DIVERGENCES`, or your own.
+        A name in `DIVERGENCES`, or your own, for which ranks say nothing.
     delta : float, optional
-        With answers: probability that the bound fails, in (0, 1), for any number of divergences at once. Each band has
-        half of it. Bands given have their own.
+        With answers: probability that the bound fails, in (0, 1), for any number of divergences at once. Half of it is
+        for ranks, if all have the same number of examples, and each band has half of the rest. With bands, which have
+        their own: that of ranks, by default none; they need ``local="observed"``. Only ranks assume that the clients of
+        both networks answered independently.
 
     Returns
     -------
     Certificate
         Its `lower` is the bound; its `value` is `inf`. There is no such upper bound: clients that no sample shows can
         make the divergence as large as one likes. `details["estimate"]` is `divergence_estimate`, where it is finite
-        and the answers are as measured. Source: math §3.6.
+        and the answers are as measured, and with ranks `details["p_value"]` that of `rank_test`. Source: math §3.6.
 
     Raises
     ------
     ValueError
         If a band has one side only, the bands are about different risks, or about risks that were measured on different
-        numbers of examples, the divergence is unknown, or delta is given with bands or not with answers.
+        numbers of examples, the divergence is unknown, or delta is not given with answers, or with bands of true risks
+        or of answers that are not all certain.
     """
     if isinstance(source, ClientRisks) and isinstance(target, ClientRisks):
-        source, target = bands_of_both(source, target, delta=own_delta(delta))
-        delta = None
-    source, target = (band_alone(each, delta=delta) for each in (source, target))
+        both, delta = (source, target), own_delta(delta)
+        of_ranks = _PART_OF_RANKS * delta if _have_equal_sizes(*both) and _are_as_measured(*both) else None
+        source, target = _bands_of_both(*both, delta=delta - (of_ranks or 0.0))
+    else:
+        of_ranks = None if delta is None else check_delta(delta)
+    source, target = (band_alone(each, delta=None) for each in (source, target))
     for each in (source, target):
         for side in ("lower", "upper"):
             each.require(side)
@@ -103,32 +124,121 @@ def divergence_lower_bound(
         _check_alike(source.risks, target.risks)
     f = resolve_divergence(divergence)
     width, height = np.diff(taut_string(*_obstacles(source, target)), axis=0).T
-    found = float(f.between(height, width))
-    alike = (_ALIKE,) if source.local == "observed" else ()
-    estimate = np.inf
+    found, details = float(f.between(height, width)), dict[str, FloatArray]()
+    method, assumed = f"taut string, {source.method} band and {target.method} band", tuple[str, ...]()
+    if source.local == "observed":
+        assumed = (_ALIKE,)
     if source.risks.are_as_measured and target.risks.are_as_measured:
         estimate = divergence_estimate(source.risks.values, target.risks.values, divergence=f)
+        details = {"estimate": np.array(estimate)} if np.isfinite(estimate) else {}
+    if of_ranks is not None:
+        if source.local != "observed" or not _are_as_measured(source.risks, target.risks):
+            raise ValueError(
+                "delta with bands is that of ranks, and needs bands with local='observed' of answers that are all "
+                f"certain, got {of_ranks:g} with others; leave it out"
+            )
+        p_value = rank_test(source.risks.values, target.risks.values)
+        found = max(found, bound_by_ranks(p_value, f, num_clients=target.risks.num_clients, delta=of_ranks))
+        details["p_value"], assumed = np.array(p_value), (*assumed, BOTH_NETWORKS)
+        method = f"ranks, and {method}"
+    arguments = {"divergence": f.name, "target": target.provenance(), "delta": of_ranks}
     return Certificate(
         quantity=f"the {f.title} of the target network from the source network",
         value=np.inf,
         lower=max(found - _ROUNDING * (1.0 + found), 0.0),  # finite, as the sides of bands lie strictly within (0, 1)
-        delta=source.delta + target.delta,
-        method=f"taut string, {source.method} band and {target.method} band",
-        assumptions=tuple(dict.fromkeys((*source.assumptions, *target.assumptions, *alike))),
-        details={"estimate": np.array(estimate)} if np.isfinite(estimate) else {},
-        recipe=recipe("divergence_lower_bound", {"divergence": f.name, "target": target.provenance()}, source),
+        delta=source.delta + target.delta + (of_ranks or 0.0),
+        method=method,
+        assumptions=tuple(dict.fromkeys((*source.assumptions, *target.assumptions, *assumed))),
+        details=details,
+        recipe=recipe("divergence_lower_bound", arguments, source),
     )
 
 
-def bands_of_both(source: ClientRisks, target: ClientRisks, *, delta: float) -> tuple[Band, Band]:
-    """Return bands of two networks that can be compared, with half of delta each: the sharper ones where they may be.
+def _have_equal_sizes(source: ClientRisks, target: ClientRisks) -> bool:
+    sizes = np.concatenate([source.num_examples, target.num_examples])
+    return bool(np.all(sizes == sizes[0]))
+
+
+def _are_as_measured(*both: ClientRisks) -> bool:
+    return all(each.are_as_measured and each.are_independent for each in both)
+
+
+def _bands_of_both(source: ClientRisks, target: ClientRisks, *, delta: float) -> tuple[Band, Band]:
+    """Bands of two networks that can be compared, with half of delta each: the sharper ones where they may be.
 
     These are of measured risks, which all clients of both networks must measure on equally many examples.
     """
-    sizes = np.concatenate([source.num_examples, target.num_examples])
-    local = "observed" if np.all(sizes == sizes[0]) else "marginal"
+    local = "observed" if _have_equal_sizes(source, target) else "marginal"
     first, second = (band(each, delta=delta / 2.0, local=local) for each in (source, target))
     return first, second
+
+
+def bound_by_ranks(p_value: float, f: FDivergence, *, num_clients: int, delta: float) -> float:
+    """Return a lower bound of a divergence, from the p-value with which so many clients deny that there is none.
+
+    Whatever is as rare as that without a shift has a probability of delta only where the divergence is large enough.
+    Source: math §3.6.
+    """
+    if f not in _OF_ONE or p_value >= delta:
+        return 0.0
+    ends = (np.array(end) for end in (delta, max(p_value, _LEAST_CHANCE)))
+    return _OF_ONE[f](float(f.binary(*ends)), num_clients)
+
+
+def rank_test(source: npt.ArrayLike, target: npt.ArrayLike) -> float:
+    """P-value of the hypothesis that all clients of two networks are draws from one distribution, by their ranks.
+
+    Parameters
+    ----------
+    source, target : array_like, shape (num_clients,)
+        What the clients of each network measured, in one way.
+
+    Returns
+    -------
+    float
+        Twice the smaller of the two probabilities, if any choice of the target's clients among all of them were as
+        likely as theirs, that in as few pairs or fewer the source's client does not measure less, or not more (the
+        permutation test by Mann and Whitney; a tie counts against a difference). Exact but for ties, or with many
+        clients an upper bound of that (Chernoff's). Source: math §3.6.
+    """
+    first, second = np.sort(np.asarray(source, dtype=np.float64)), np.asarray(target, dtype=np.float64)
+    not_below = first.size - np.searchsorted(first, second, side="left")
+    not_above = np.searchsorted(first, second, side="right")
+    fewest = min(int(not_below.sum()), int(not_above.sum()))
+    return min(2.0 * chance_of_so_few_pairs(fewest, first.size, second.size), 1.0)
+
+
+@lru_cache(maxsize=64)
+def chance_of_so_few_pairs(num_pairs: int, num_source: int, num_target: int) -> float:
+    """Return the probability of so few pairs or fewer with the source's client before the target's, in a random order.
+
+    The last of all is a target client, behind which nothing is left to count, or one of the source, behind which no
+    target client comes.
+    """
+    if 2 * num_pairs >= num_source * num_target:
+        return 1.0
+    if (num_pairs + _COST_OF_STEP) * num_source * num_target > _MOST_COUNTED:
+        return chernoff_of_pairs(num_pairs, num_source, num_target)
+    chances = np.zeros((num_target + 1, num_pairs + 1))
+    chances[:, 0] = 1.0
+    for k in range(1, num_source + 1):
+        for j in range(1, num_target + 1):
+            row = chances[j - 1] * (j / (j + k))
+            if j <= num_pairs:
+                row[j:] += chances[j, : num_pairs + 1 - j] * (k / (j + k))
+            chances[j] = row
+    return float(chances[-1].sum())
+
+
+def chernoff_of_pairs(num_pairs: int, num_source: int, num_target: int) -> float:
+    """Return an upper bound of the same probability, for many clients, by the generating function of that number."""
+    rank = np.arange(1.0, num_target + 1.0)
+
+    def log_bound(slope: float) -> float:
+        grown = np.expm1(-slope * (num_source + rank)) / np.expm1(-slope * rank) * (rank / (num_source + rank))
+        return float(np.log(grown).sum() + slope * num_pairs)
+
+    return float(np.exp(min(map(log_bound, np.geomspace(1e-4 / num_source, 40.0, 100).tolist()))))
 
 
 def next_estimate(estimates: npt.ArrayLike, *, alpha: float) -> float:

@@ -22,7 +22,7 @@ from riskband.answers.risks import ClientRisks
 from riskband.answers.scaled import CHANGE, RISK, Scale, ScaledAnswers, scale_of
 from riskband.bands.band import Band, band_alone, own_delta, subject_of
 from riskband.bands.band import band as band_of
-from riskband.certificate import CERTIFICATE, Certificate
+from riskband.certificate import CERTIFICATE, Certificate, check_ends
 from riskband.checks import as_spelled, check_budget, check_count, check_number, float_of, set_fields
 from riskband.functionals.dispersion import UnboundedError, dispersion_certificate
 from riskband.functionals.distributions import RiskDistribution
@@ -458,6 +458,9 @@ def _verdict(certificates: Mapping[str, Certificate], requirement: Requirement, 
     quantity = found[0].quantity if found and not number.shift else number.quantity
     if any((each.recipe.get("band") or {}).get("local") == "observed" for each in found):
         quantity = quantity.replace("with a risk", "that would measure a risk")
+    check_ends(
+        quantity, lower, upper, assumptions=list(dict.fromkeys(line for one in found for line in one.assumptions))
+    )
     of = partial(Verdict, requirement, quantity=quantity, lower=lower, upper=upper, delta=delta, certificates=found)
     if any(each.validity != CERTIFICATE for each in found):
         why = "an estimate decides nothing: the clients that answered helped to train the model"

@@ -19,7 +19,7 @@ from riskband.betting import Dual, check_betting
 from riskband.certificate import CERTIFICATE, REFUTED, Certificate, recipe
 from riskband.checks import FloatArray, check_budget, check_choice, check_optional_seed, check_points, check_single
 from riskband.search import Bracket, largest_where
-from riskband.wording import chosen_before, exactly, in_short
+from riskband.wording import WITHIN, chosen_before, exactly, in_short
 from riskband.worst_cases import divergences
 from riskband.worst_cases.divergences import FDivergence, Polygon, binary_worst_case, resolve_divergence, robust_mean
 from riskband.worst_cases.published import published_worst_case_cdf, published_worst_case_mean
@@ -117,6 +117,8 @@ def _direct_mean(
         else:
             found.append(duals.dual_upper_limit(risks, duals_within(risks, f, budget), delta=part, seed=seed))
     values, methods = np.array([each.value for each in found]), dict.fromkeys(each.method for each in found)
+    if risks.are_independent:  # in one order bets may exclude what was measured
+        values = np.maximum(values, risks.values.mean())
     arguments = {"divergence": f.name, "budget": budgets, "method": "betting", "delta": delta, "seed": seed}
     return Certificate(
         quantity=_worst_mean(f, budgets),
@@ -272,7 +274,7 @@ def _worst_mean(divergence: FDivergence, budgets: FloatArray) -> str:
 
 def within(divergence: FDivergence) -> str:
     """Return what is assumed of a target network."""
-    return f"the target network is within the stated budget of the source network in {divergence.title}"
+    return f"{WITHIN} in {divergence.title}"
 
 
 def _terms(band: Band, divergence: FDivergence, method: str) -> dict[str, Any]:

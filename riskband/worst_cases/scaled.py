@@ -21,7 +21,6 @@ from riskband.bands.local_steps import OBSERVED_SIZES
 from riskband.betting import CONSTANT_STAKES, betting_assumptions, constant_stakes_upper_mean
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, as_spelled, check_budget, check_choice, check_delta, check_kind, float_of
-from riskband.functionals.functional import check_crossing
 from riskband.functionals.quantiles import SINGLE_LOCAL, quantile_rank
 from riskband.functionals.stepwise import counted, order_statistic
 from riskband.wording import chosen_before, exactly
@@ -235,8 +234,7 @@ def _ends(
     level = 1.0 - number.point if scale.is_higher_better else number.point
     bad = _bad_end(answers, number.kind, level, part, eta)
     near = 1.0 - _bad_end(answers.mirrored, number.kind, 1.0 - level, part, eta) if is_from_both else bad
-    check_crossing(number.quantity(scale, local="observed"), near, bad)
-    low, high = sorted(answers.from_unit(np.array([min(near, bad), bad])).tolist())
+    low, high = answers.from_unit(np.array([near, bad])[:: -1 if scale.is_higher_better else 1]).tolist()
     return low, high
 
 

@@ -18,18 +18,25 @@ from riskband import duals
 from riskband.answers.counts import BoolArray
 from riskband.answers.risks import ClientRisks, shared_assumptions
 from riskband.bands.local_steps import assumed_of_sizes
-from riskband.betting import constant_stakes_upper_mean, doubt_of_mean
+from riskband.betting import KEPT_OF_FIRST, constant_stakes_upper_mean, doubt_of_mean
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, as_spelled, check_budget, check_delta, check_kind, float_of
 from riskband.functionals.dispersion import dispersion_certificate
 from riskband.functionals.functional import resolve
-from riskband.functionals.stepwise import Clients, planned_size, quantile_ranges, share_ranges
+from riskband.functionals.stepwise import (
+    Clients,
+    planned_size,
+    quantile_ranges,
+    share_ranges,
+    true_quantile,
+    true_share,
+)
 from riskband.search import bisect
 from riskband.wording import chosen_before, exactly
+from riskband.worst_cases.divergence_bounds import BOTH_NETWORKS
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence
-from riskband.worst_cases.reweighting import assumed_of_duals, duals_within, within
+from riskband.worst_cases.reweighting import assumed_of_duals, duals_within, within, worst_case_mean
 
-BOTH_NETWORKS = "the clients of the source network answered independently of those of the target network"
 TARGET_NUMBERS = ("target_mean", "target_share", "target_quantile")
 _TARGET = "target_"
 _FROM_BELOW = 0.1  # of delta, for the lower bound: what a FAIL needs costs a PASS next to nothing
@@ -91,13 +98,15 @@ def target_bound(source: ClientRisks, target: ClientRisks, number: str | TargetN
     Returns
     -------
     Certificate
-        A number with both ends. Source: math §3.6.
+        A number with both ends. Whatever the target's clients answer, it is not above what the source alone gives in
+        the same way with 18 % of delta; `details["source_alone"]` is what it gives with all of it, to compare with: no
+        certificate beside this one. Source: math §3.6.
 
     Raises
     ------
     ValueError
         If the number cannot be read, or delta is out of range, or answers have noise, a design or a population, or some
-        may be wrong or count as the worst.
+        may be wrong or count as the worst; also, as `CrossingError`, if the answers contradict the budget.
     """
     asked = number if isinstance(number, TargetNumber) else TargetNumber.of(number)
     f = asked.divergence
@@ -120,7 +129,7 @@ def target_bound(source: ClientRisks, target: ClientRisks, number: str | TargetN
     return Certificate(
         quantity=asked.quantity,
         value=upper,
-        lower=min(lower, upper),
+        lower=lower,
         delta=delta,
         method=method,
         assumptions=(
@@ -129,8 +138,26 @@ def target_bound(source: ClientRisks, target: ClientRisks, number: str | TargetN
             *chosen_before(number=(str(asked), None)),
             within(f),
         ),
+        details={"source_alone": np.array(_source_alone(source, asked, delta))},
         recipe=recipe("target_bound", {"target": target.provenance(), "number": str(asked), "delta": delta}, source),
     )
+
+
+def adds_nothing(certificate: Certificate) -> bool:
+    """Whether a bound with clients of a target network is not below what the source network alone gives."""
+    alone = certificate.details.get("source_alone")
+    return alone is not None and bool(certificate.value >= alone)
+
+
+def _source_alone(source: ClientRisks, asked: TargetNumber, delta: float) -> float:
+    """What the source bounds of a target within the budget of which nobody answered."""
+    (family, _, point), within_ = asked.number.partition(":"), {"divergence": asked.divergence, "budget": asked.budget}
+    if family == "mean":
+        return float(worst_case_mean(source, delta=delta, **within_).value)
+    if family == "share":
+        return float(binary_worst_case(true_share(source, float_of(point), delta=delta), **within_))
+    (least,) = _least_at_source(asked, np.array([1.0 - float_of(point)])).tolist()
+    return true_quantile(source, 1.0 - least, delta=delta)
 
 
 def _share(source: ClientRisks, target: ClientRisks, asked: TargetNumber, threshold: float, delta: float) -> float:
@@ -183,12 +210,16 @@ def chance_of_so_few(counts: Sequence[int], sizes: Sequence[int], least: Sequenc
 
     Each client counts with a probability of at least `least`, by its network, whichever others do. The weights are
     those of the likelihood ratio to one probability in both, which the first network could just tell from its least
-    one; they have nothing to do with the counts, so under the least probabilities it fails at most with delta.
+    one; they have nothing to do with the counts, so under the least probabilities it fails at most with delta. Counts
+    of the first network that are rarer than a part of delta are as small as any, whatever the second one says.
     """
     sure = np.clip(least, 1e-9, 1.0 - 1e-9)
     usual = min(max(np.floor(bdtrik(delta, sizes[0], sure[0])), 0.5) / sizes[0], 0.99 * sure[0])
     first, second = logit(sure) - logit(usual)
+    of_first = np.arange(sizes[0] + 1.0)
+    rarest = int(np.sum(bdtr(of_first, sizes[0], least[0]) <= KEPT_OF_FIRST * delta)) - 1
     others = np.arange(sizes[1] + 1.0)
     rest = np.floor((first * counts[0] + second * (counts[1] - others)) / first + 1e-9)  # a tie counts as no larger
+    rest = np.full_like(rest, rarest) if counts[0] <= rarest else np.maximum(rest, rarest)
     so_few = np.where(rest >= 0.0, bdtr(np.clip(rest, 0.0, sizes[0]), sizes[0], least[0]), 0.0)
     return float(np.diff(bdtr(others, sizes[1], least[1]), prepend=0.0) @ so_few)

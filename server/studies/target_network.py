@@ -70,7 +70,7 @@ def target_certificates(
     source = evaluation.conclusion.risks
     asked: dict[str, Any] = {"divergence": divergences, "delta": evaluation.config.question.delta / 2.0}
     asked["budget"] = budgets if source.are_as_measured else ()  # others cannot be bet on
-    found = certified_target(source, evaluation.targets[0].answers, **asked)
+    found = certified_target(source, evaluation.targets[0].answers, **asked, leaves_out=True)
     return {name.replace(":", "_"): each for name, each in found.certificates.items()}
 
 

@@ -11,8 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import riskband as rb
+from riskband.certificate import CrossingError
 from riskband.functionals.weights import interval_weight
 from riskband.wording import rounded_down, rounded_up
+from riskband.worst_cases.always_valid import always_valid
 from tests.laws.draws import DELTAS, DIVERGENCES, LOCALS, METHODS, client_risks
 
 LEVELS = [0.0, 0.2, 0.5, 0.9, 1.0]
@@ -55,6 +57,43 @@ def test_a_round_trip_keeps_every_byte_and_verifies(certificate):
     verification = rb.verify(loaded)
     assert verification.ok, verification.problems
     assert verification.problems == ()
+
+
+@pytest.mark.parametrize("divergence", rb.DIVERGENCES)
+@pytest.mark.parametrize("number", ["mean", "share:0.2", "quantile:0.5"])
+def test_bounds_that_cross_are_an_error_that_says_which_budget_is_false(divergence, number):
+    """40 clients of a source at .09 and 20 of a target at .93: a bound of each network, and no value between them."""
+    source = rb.ClientRisks((np.arange(40) % 10) / 50, 100)
+    far = rb.ClientRisks(0.9 + np.arange(20) / 200, 200)
+    with pytest.raises(CrossingError, match=r"must not cross, .* within the stated budget .*Do without what is false"):
+        rb.target_bound(source, far, f"target_{number}:{divergence}:0.01", delta=0.05)
+    assert rb.divergence_lower_bound(source, far, divergence=divergence, delta=0.05).lower > 0.01
+
+
+def test_rounding_is_no_crossing_and_a_stored_crossing_is_refused():
+    stored = rb.dispersion_certificate(rb.ClientRisks([0.1, 0.2, 0.3] * 9, 100), "gini", delta=0.1).to_dict()
+    loaded = rb.Certificate.from_dict(stored | {"lower": stored["value"] + 1e-12})
+    assert loaded.lower == loaded.value == stored["value"]
+    with pytest.raises(CrossingError, match="independent draws"):
+        rb.Certificate.from_dict(stored | {"lower": stored["value"] + 1e-6})
+
+
+@pytest.mark.parametrize("number", ["mean", "worst_mean:chi2:0.1"])
+@pytest.mark.parametrize("sides", ["two", "worse"])
+def test_no_always_valid_bound_excludes_the_mean_of_what_it_has_measured(number, sides):
+    values = np.sort(np.random.default_rng(0).beta(0.4, 2.0, 400)).round(2)
+    for risks in (rb.ClientRisks(values, 100), rb.ClientScores(1.0 - values, True), rb.ClientScores(values, False)):
+        name = number if isinstance(risks, rb.ClientRisks) else number.replace("mean", "score")
+        with pytest.raises(CrossingError, match="says nothing about their answers"):
+            always_valid(risks, name, delta=0.05, sides=sides)
+
+
+def test_no_order_of_bets_excludes_the_mean_of_what_was_measured():
+    for seed in range(8):
+        coins = (np.random.default_rng(seed).random(40) < 0.3) * 1.0
+        risks = rb.ClientRisks(coins, 1, binary=True)
+        assert rb.mean_bound(risks, delta=0.6, seed=seed).value >= coins.mean()
+        assert rb.worst_case_mean(risks, divergence="kl", budget=0.001, delta=0.6, seed=seed).value >= coins.mean()
 
 
 def test_a_saved_file_is_the_same_certificate(tmp_path, certificate):

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import cvxpy as cp
 import numpy as np
 import pytest
+from scipy.stats import mannwhitneyu
 
 import riskband as rb
-from riskband.worst_cases.divergence_bounds import taut_string
+from riskband.worst_cases.divergence_bounds import (
+    BOTH_NETWORKS,
+    bound_by_ranks,
+    chance_of_so_few_pairs,
+    chernoff_of_pairs,
+    rank_test,
+    taut_string,
+)
 from tests.reference.definitions import program_cost
 
 
@@ -124,6 +134,67 @@ def test_the_noise_of_measuring_is_no_divergence():
     assert (
         rb.divergence_lower_bound(*(rb.band(risks, delta=0.01) for risks in (few, many)), divergence="chi2").lower == 0
     )
+
+
+@pytest.mark.parametrize(("num_source", "num_target"), [(7, 3), (3, 7), (5, 5), (1, 4), (4, 1)])
+def test_ranks_are_tested_by_all_choices_of_the_target_clients(num_source, num_target):
+    values = np.random.default_rng(num_source).permutation(np.arange(num_source + num_target) / 10.0)
+
+    def fewest(chosen):
+        target, source = values[list(chosen)], np.delete(values, list(chosen))
+        before = int(np.sum(source[:, None] > target))
+        return min(before, source.size * target.size - before)
+
+    choices = list(combinations(range(values.size), num_target))
+    pairs = np.array([fewest(each) for each in choices])
+    for chosen in choices[:: max(len(choices) // 7, 1)]:
+        found = rank_test(np.delete(values, list(chosen)), values[list(chosen)])
+        assert found == pytest.approx(min(np.mean(pairs <= fewest(chosen)), 1.0))
+
+
+def test_ranks_agree_with_scipy_and_ties_only_make_them_say_less():
+    rng = np.random.default_rng(1)
+    source, target = rng.random(40), rng.random(12) + 0.3
+    exact = mannwhitneyu(source, target, method="exact").pvalue
+    assert rank_test(source, target) == pytest.approx(exact)
+    assert rank_test(np.append(source, target[:3]), target) > rank_test(np.append(source, target[:3] - 1e-9), target)
+    assert rank_test([0.1, 0.1], [0.1, 0.1]) == 1.0
+    for num_pairs in (0, 60, 150, 230):
+        chance = chance_of_so_few_pairs(num_pairs, 40, 12)
+        assert chance <= chernoff_of_pairs(num_pairs, 40, 12) <= 12.0 * chance
+
+
+def test_a_rare_event_of_many_clients_bounds_the_divergence_of_one():
+    """With the largest probability that it can have within the bound, by root finding on the product's divergence."""
+    chance, delta, num = 1e-4, 0.025, 10
+    chi2 = bound_by_ranks(chance, rb.DIVERGENCES["chi2"], num_clients=num, delta=delta)
+    assert chance + np.sqrt(((1 + chi2) ** num - 1) * chance * (1 - chance)) == pytest.approx(delta)
+    tv = bound_by_ranks(chance, rb.DIVERGENCES["tv"], num_clients=num, delta=delta)
+    assert chance + 1 - (1 - tv) ** num == pytest.approx(delta)
+    kl = bound_by_ranks(chance, rb.DIVERGENCES["kl"], num_clients=num, delta=delta)
+    expected = delta * np.log(delta / chance) + (1 - delta) * np.log((1 - delta) / (1 - chance))
+    assert num * kl == pytest.approx(expected)
+    affinity = np.sqrt(delta * chance) + np.sqrt((1 - delta) * (1 - chance))
+    hellinger = bound_by_ranks(chance, rb.DIVERGENCES["hellinger2"], num_clients=num, delta=delta)
+    assert (1 - hellinger / 2) ** num == pytest.approx(affinity)
+    for name, f in rb.DIVERGENCES.items():
+        assert bound_by_ranks(delta, f, num_clients=num, delta=delta) == 0.0, name
+        assert bound_by_ranks(0.0, f, num_clients=500, delta=delta) < np.inf, name
+
+
+def test_ranks_need_measured_risks():
+    source, target = two_bands(0)
+    with_ranks = rb.divergence_lower_bound(source, target, divergence="kl", delta=0.1)
+    assert with_ranks.delta == source.delta + target.delta + 0.1
+    assert BOTH_NETWORKS in with_ranks.assumptions
+    assert BOTH_NETWORKS not in rb.divergence_lower_bound(source, target, divergence="kl").assumptions
+    of_true_risks = [rb.band(each.risks, delta=0.1) for each in (source, target)]
+    with pytest.raises(ValueError, match="delta with bands is that of ranks, and needs bands with local='observed'"):
+        rb.divergence_lower_bound(*of_true_risks, divergence="kl", delta=0.1)
+    unequal = rb.ClientRisks(source.risks.values, np.arange(12) + 50, binary=False)
+    found = rb.divergence_lower_bound(unequal, target.risks, divergence="kl", delta=0.1)
+    assert "p_value" not in found.details
+    assert found.delta == pytest.approx(0.1)
 
 
 def test_wrong_input():

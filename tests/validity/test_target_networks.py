@@ -10,9 +10,9 @@ import riskband as rb
 from benchmarks.ground_truth import BetaRisks, TwoPointRisks
 from riskband.answers.risks import EQUAL_BY_DESIGN
 from riskband.bands.local_steps import RANDOM_SIZES
-from riskband.betting import doubt_of_mean, with_another
-from riskband.worst_cases.divergence_bounds import next_estimate
-from riskband.worst_cases.target_networks import chance_of_so_few
+from riskband.betting import KEPT_OF_FIRST, doubt_of_mean, with_another
+from riskband.worst_cases.divergence_bounds import bound_by_ranks, next_estimate, rank_test
+from riskband.worst_cases.target_networks import adds_nothing, chance_of_so_few
 from tests.validity.coverage import ROUNDING, rejected, study
 
 DELTA = 0.2
@@ -27,8 +27,9 @@ def two_kinds(num_high, num_clients, *, low=0.1, high=0.5):
 def test_a_lower_bound_of_two_kinds_of_clients_fails_no_more_often_than_delta_exactly(name):
     num_source, num_target, f = 30, 12, rb.DIVERGENCES[name]
     sizes = ((num_source, range(num_source + 1)), (num_target, range(num_target + 1)))
-    bands = [[rb.band(two_kinds(k, size), delta=DELTA / 2, local="observed") for k in counts] for size, counts in sizes]
-    bounds = np.array([[rb.divergence_lower_bound(s, t, divergence=f).lower for t in bands[1]] for s in bands[0]])
+    bands = [[rb.band(two_kinds(k, size), delta=DELTA / 4, local="observed") for k in counts] for size, counts in sizes]
+    ranks = {"divergence": f, "delta": DELTA / 2}
+    bounds = np.array([[rb.divergence_lower_bound(s, t, **ranks).lower for t in bands[1]] for s in bands[0]])
     answers = two_kinds(3, num_source), two_kinds(11, num_target)
     assert rb.divergence_lower_bound(*answers, divergence=f, delta=DELTA).lower == bounds[3, 11] > 0.04
     for p in (0.05, 0.3, 0.6):
@@ -36,6 +37,43 @@ def test_a_lower_bound_of_two_kinds_of_clients_fails_no_more_often_than_delta_ex
             chances = np.outer(binom.pmf(sizes[0][1], num_source, p), binom.pmf(sizes[1][1], num_target, q))
             truth = float(f.binary(np.array(q), np.array(p)))
             assert chances[bounds > truth + ROUNDING].sum() <= DELTA
+
+
+@pytest.mark.parametrize("name", ["chi2", "kl", "tv", "hellinger2"])
+def test_ranks_bound_a_divergence_falsely_no_more_often_than_delta_exactly(name):
+    """Of two kinds; to take the divergence of all clients together for that of one is false far more often."""
+    num_source, num_target, f = 30, 12, rb.DIVERGENCES[name]
+    counts = range(num_source + 1), range(num_target + 1)
+    answers = [[two_kinds(k, size).values for k in each] for each, size in zip(counts, (30, 12), strict=True)]
+    p_values = [[rank_test(source, target) for target in answers[1]] for source in answers[0]]
+    right, of_all = (
+        np.array([[bound_by_ranks(each, f, num_clients=size, delta=DELTA) for each in row] for row in p_values])
+        for size in (num_target, 1)
+    )
+    largest, largest_of_all = 0.0, 0.0
+    for p, q in ((0.05, 0.05), (0.3, 0.3), (0.1, 0.4), (0.1, 0.6), (0.3, 0.6), (0.3, 0.8), (0.8, 0.4)):
+        truth = float(f.binary(np.array(q), np.array(p))) + ROUNDING
+        chances = np.outer(binom.pmf(counts[0], num_source, p), binom.pmf(counts[1], num_target, q))
+        largest = max(largest, chances[right > truth].sum())
+        largest_of_all = max(largest_of_all, chances[of_all > truth].sum())
+    assert 0.0 < largest <= DELTA
+    assert largest_of_all > 2 * DELTA or name == "tv"  # of which no event of probability delta says much
+
+
+def test_few_clients_show_that_a_network_is_far_where_bands_of_them_show_nothing():
+    """Beta(3, 21) and Beta(6, 21), χ² 2.98: ten clients among 60, by ranks and by bands with all of delta."""
+    found, by_bands = [], []
+    for rng in map(np.random.default_rng, range(10)):
+        answers = [
+            rb.ClientRisks(rng.binomial(100, rng.beta(a, 21, size)) / 100, 100) for a, size in ((3, 60), (6, 10))
+        ]
+        found.append(rb.divergence_lower_bound(*answers, divergence="chi2", delta=0.05).lower)
+        bands = [rb.band(each, delta=0.025, local="observed") for each in answers]
+        by_bands.append(rb.divergence_lower_bound(*bands, divergence="chi2").lower)
+    assert np.sum(np.array(found) > 0.0) >= 8
+    assert np.sum(np.array(by_bands) > 0.0) <= 3
+    assert np.median(found) > 0.03 > 0.0 == np.median(by_bands)
+    assert max(found) < 2.98
 
 
 def worst_share(p, budget):
@@ -94,6 +132,8 @@ def test_two_counts_are_so_small_no_more_often_than_their_chance_says_exactly():
             assert chances[found <= level].sum() <= level + ROUNDING
         assert np.all(np.diff(found, axis=0) >= -ROUNDING)
         assert np.all(np.diff(found, axis=1) >= -ROUNDING)
+        rare = binom.cdf(counts[0], sizes[0], least[0]) <= KEPT_OF_FIRST * DELTA
+        assert np.all(found[rare] <= DELTA)  # whatever the second network says
         more = np.outer(*(binom.pmf(c, n, p + 0.02) for c, n, p in zip(counts, sizes, least, strict=True)))
         assert more[found <= DELTA].sum() <= DELTA
     alone = [binom.cdf(counts[i], sizes[i], least[i]) for i in (0, 1)]  # the control: the smaller of two chances
@@ -136,6 +176,20 @@ def test_few_clients_tighten_shares_and_quantiles_beyond_either_network_alone(nu
     assert certificate.assumptions.count(EQUAL_BY_DESIGN) == 1  # limits are chosen for that number
     unequal = rb.ClientRisks(few.values, np.arange(30) + 100, binary=False)
     assert RANDOM_SIZES in rb.target_bound(source, unequal, f"{number}:chi2:0.1", delta=0.05).assumptions
+
+
+@pytest.mark.parametrize("number", ["mean", "share:0.3", "quantile:0.9"])
+def test_clients_of_a_target_that_is_worse_widen_a_bound_by_no_more_than_a_part_of_delta_does(number):
+    values = np.rint(100 * BetaRisks(3.0, 21.0).risk_quantile((np.arange(150) + 0.5) / 150)) / 100
+    source, worse = rb.ClientRisks(values, 100), rb.ClientRisks(np.linspace(0.2, 0.35, 8).round(2), 100)
+    found, at_part = (rb.target_bound(source, worse, f"target_{number}:chi2:0.1", delta=d) for d in (0.1, 0.018))
+    assert adds_nothing(found)
+    assert float(found.details["source_alone"]) <= found.value <= 1.02 * float(at_part.details["source_alone"])
+    alike = rb.ClientRisks(values[::5], 100)
+    assert not adds_nothing(rb.target_bound(source, alike, f"target_{number}:chi2:0.1", delta=0.1))
+    if number == "mean":
+        alone = rb.worst_case_mean(source, divergence="chi2", budget=0.1, delta=0.1).value
+        assert float(found.details["source_alone"]) == alone
 
 
 @pytest.mark.slow
@@ -181,7 +235,7 @@ def test_few_clients_tighten_it_and_neither_network_alone_is_sharper_with_its_sh
         assert (both.value < alone) == (a < 9.0)
         # The target's own bets, made for 90 % of delta, have to earn ten times as much.
         assert doubt_of_mean(few.values, delta=0.9 * delta)(both.value - 1e-6) < np.log(10.0 / (0.9 * delta))
-    for first, other in ((10.0, 1e-30), (1e-30, 10.0 / delta)):
+    for first, other in ((1.0 / KEPT_OF_FIRST, 1e-30), (1e-30, 10.0 / delta)):
         excess = with_another(lambda _, first=first: np.log(first), lambda _, other=other: np.log(other), delta)
         assert excess(0.5) == pytest.approx(0.0, abs=1e-9)
 
