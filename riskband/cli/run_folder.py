@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import zip_longest
 from pathlib import Path
@@ -53,9 +53,9 @@ def checks_of_run(folder: Path, certificates: Mapping[str, Entry]) -> Iterator[t
     if REPORT in found:
         report = _entries(folder / REPORT, whole=True)[0]
         yield "report_agrees", [*_contradictions(report, header, certificates)]
-        yield "nobody_left_out", [*_left_out(report["network"], entries, events, certificates)]
-        if not any("counts" in each for each in entries):  # where the server sees only sums, so does the ledger
-            yield "answers_in_ledger", [*_not_in_ledger(report["network"]["client_ids"], entries, certificates)]
+        yield "nobody_left_out", [*_left_out(report["network"], header, entries, events, certificates)]
+        in_ledger = _not_its_sum if any("counts" in each for each in entries) else _not_in_ledger
+        yield "answers_in_ledger", [*in_ledger(report["network"]["client_ids"], entries, certificates)]
 
 
 def last_hash(folder: Path) -> str:
@@ -113,25 +113,36 @@ def _contradictions(report: Entry, header: Entry, certificates: Mapping[str, Ent
 
 
 def _left_out(
-    network: Entry, entries: Sequence[Entry], events: Sequence[Entry], made: Mapping[str, Entry]
+    network: Entry, header: Entry, entries: Sequence[Entry], events: Sequence[Entry], made: Mapping[str, Entry]
 ) -> Iterator[str]:
     """Clients that have answered and are neither certified nor failed, and failures that were not logged."""
-    answered = {name for entry in entries for name in entry.get("clients", [entry.get("client_id")])}
+    answers = {name: entry for entry in entries for name in entry.get("clients", [entry.get("client_id")])}
+    group = header["config"].get("target", "").partition("group:")[2]  # the clients of a target network
+    target = {name for name, entry in answers.items() if group and entry["group"] == group}
     certified, failed = {*network["client_ids"]}, {each["client_id"] for each in network["failures"]}
-    for name in sorted(answered - certified - failed):
+    claimed = {each["claimed_name"] for each in network["failures"] if each["reason"] == "claimed-twice"}
+    for name in sorted(answers.keys() - certified - failed - claimed - target):
         yield f"{LEDGER} has an answer of {name}, and {REPORT} neither certifies nor fails that client"
-    for name in sorted(certified & failed | certified - answered):
+    for name in sorted(certified & failed | certified - answers.keys()):
         yield f"{REPORT} certifies {name}, which {'failed' if name in failed else f'has no answer in {LEDGER}'}"
     settled = [each for each in events if each["event"] == "answers_settled"][-1]
     keys = ("client_id", "claimed_name", "node_name", "reason")
     logged, reported = ([[each[key] for key in keys] for each in said["failures"]] for said in (settled, network))
-    if logged != reported or settled["num_answered"] != len(network["client_ids"]):
+    if logged != reported or settled["num_answered"] != network["num_answered"]:
         yield f"{REPORT} has other failures, or another number of answers, than {EVENTS}"
     for name, certificate in made.items():
-        given = certificate["recipe"]["answers"]
-        for answers in [given] if "num_missing" in given else given.values():  # of a selection, by candidate
-            if answers["num_missing"] != len(reported):
-                yield f"certificates/{name}.json has {answers['num_missing']} clients missing, and {len(reported)} failed"
+        for given in _answers_in(certificate):
+            if given["num_missing"] != len(reported):
+                yield f"certificates/{name}.json has {given['num_missing']} clients missing, and {len(reported)} failed"
+        if group and "target" in certificate["recipe"]["arguments"]:
+            given = certificate["recipe"]["arguments"]["target"]["answers"]
+            if sorted(given["values"]) != sorted(answers[each]["risk"] for each in target - failed):
+                yield f"certificates/{name}.json has other answers of the group {group} than {LEDGER}"
+
+
+def _answers_in(certificate: Entry) -> Iterable[Entry]:
+    given = certificate["recipe"]["answers"]
+    return [given] if "num_missing" in given else given.values()  # of a selection, by candidate
 
 
 def _not_in_ledger(names: Sequence[str], entries: Sequence[Entry], made: Mapping[str, Entry]) -> Iterator[str]:
@@ -140,12 +151,23 @@ def _not_in_ledger(names: Sequence[str], entries: Sequence[Entry], made: Mapping
         for column, keys in _IN_LEDGER.items():
             said[entry["client_id"], column] |= _numbers([entry[key] for key in keys & entry.keys()])
     for name, certificate in made.items():
-        given = certificate["recipe"]["answers"]
-        for answers in [given] if "num_missing" in given else given.values():  # of a selection, by candidate
+        for answers in _answers_in(certificate):
             for column in (each for each in _IN_LEDGER if answers.get(each)):
                 for who, cell in zip_longest(names, answers[column]):  # None is nobody's
                     if not _numbers(cell) <= said[who, column]:
                         yield f"certificates/{name}.json has other {column} of {who} than {LEDGER}"
+
+
+def _not_its_sum(names: Sequence[str], entries: Sequence[Entry], made: Mapping[str, Entry]) -> Iterator[str]:
+    """As `_not_in_ledger`, of sums: that of all clients, or if it was wrong those of groups."""
+    sums = [each for each in entries[1:] if {*each["clients"]} <= {*names}] or entries[:1]
+    counts = [
+        [sum(cells) for cells in zip(*rows, strict=True)] for rows in zip(*(e["counts"] for e in sums), strict=True)
+    ]
+    for name, certificate in made.items():
+        said = certificate["recipe"]["answers"]["counts"]
+        if said != (counts if isinstance(said[0], list) else counts[0]):
+            yield f"certificates/{name}.json has other counts than the sums of its clients in {LEDGER}"
 
 
 def _numbers(cell: Any) -> set[Any]:

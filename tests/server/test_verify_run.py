@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from riskband.cli import main as command
+from riskband.cli.run_folder import certificates_of_run, checks_of_run
+from riskband.flower.testing import Delivery
 from strategies.asking.query import QuorumError
 from tests.server.running import raises, run_app
 from tests.server.test_folder import process
@@ -120,6 +122,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "dispersion": {"strategy": "dispersion", "group_sigmas": "0.1,0.3"},
     "until-decided": {"ask": "until-decided", "batch_size": 5, "require": "mean<=0.9"},
     "secure": {"strategy": "secure_histogram", "num_clients": 30},
+    "secure-private": {"strategy": "secure_histogram", "num_clients": 30, "histogram_sizes": "private"},
+    "target": {"num_clients": 40, "group_sigmas": "0.05,0.6", "affine_sigma": 0.0, "target": "group:sigma-0.6"},
 }
 
 
@@ -131,8 +135,65 @@ def test_a_run_of_every_strategy_verifies(
     run_app(tmp_path, defaults, num_unseen=0, metrics_port=0, **SETTINGS[name])
     said = verified(tmp_path)
     assert (said.status, wrong(said)) == (0, [])
-    # Where the server sees only a sum there is nothing to compare.
-    assert ("answers in ledger: yes" in said) == (name != "secure")
+    assert "answers in ledger: yes" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "certificate", "change", "expected"),
+    [
+        (
+            "secure",
+            "mean",
+            lambda recipe: recipe["answers"]["counts"].reverse(),
+            "answers in ledger: certificates/mean.json has other counts than the sums of its clients in ledger.jsonl",
+        ),
+        (
+            "target",
+            "target_mean_chi2_0.2",
+            lambda recipe: recipe["arguments"]["target"]["answers"]["values"].pop(),
+            "nobody left out: certificates/target_mean_chi2_0.2.json has other answers of the group sigma-0.6 than",
+        ),
+    ],
+)
+def test_sums_and_clients_of_a_target_are_compared_too(
+    name: str,
+    certificate: str,
+    change: Callable[[Any], object],
+    expected: str,
+    tmp_path: Path,
+    defaults: Mapping[str, Any],
+) -> None:
+    run_app(tmp_path, defaults, num_unseen=0, **SETTINGS[name])
+    made = certificates_of_run(tmp_path)
+    change(made[certificate]["recipe"])
+    said = [
+        f"{what.replace('_', ' ')}: {each}" for what, problems in checks_of_run(tmp_path, made) for each in problems
+    ]
+    assert [each.startswith(expected) for each in said] == [True]
+
+
+def raises_later(message: Any, answer: Any) -> Any:
+    return raises(message, answer) if int(message.metadata.group_id) > 1 else [Delivery(answer(message))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"node_configs": {3: {"client-id": "client-00004"}}, "quorum": 0.8},  # two nodes under one name
+        {**SETTINGS["bisection"], "behaviours": {3: raises_later}, "quorum": 0.8},  # after it has answered
+    ],
+    ids=["claimed twice", "silent later"],
+)
+def test_a_client_that_has_answered_and_failed_is_not_left_out(
+    settings: dict[str, Any], tmp_path: Path, defaults: Mapping[str, Any], verified: Callable[..., Said]
+) -> None:
+    run_app(tmp_path, defaults, num_unseen=0, **settings)
+    log = (tmp_path / "events.jsonl").read_bytes()
+    assert b'"claimed-twice"' in log or b'"client_failed"' in log
+    said = verified(tmp_path)
+    assert (said.status, wrong(said)) == (0, [])
 
 
 def test_a_run_that_failed_and_the_resumed_one(
