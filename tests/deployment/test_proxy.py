@@ -267,12 +267,14 @@ def test_one_address_holds_so_many_connections_and_no_more(tmp_path: Path) -> No
 
     def is_let_in() -> bool:
         """Whether one more connection is; then it is kept."""
+        connection = socket.socket()
         with suppress(ConnectionError):
-            kept.append(socket.create_connection(("127.0.0.1", port), 10))
-            kept[-1].sendall(f"POST {PULL} HTTP/1.1\r\nhost: p\r\ncontent-length: 0\r\n\r\n".encode())
-            if kept[-1].recv(12) == b"HTTP/1.0 200":
+            connection.connect(("127.0.0.1", port))
+            connection.sendall(f"POST {PULL} HTTP/1.1\r\nhost: p\r\ncontent-length: 0\r\n\r\n".encode())
+            if connection.recv(12) == b"HTTP/1.0 200":
+                kept.append(connection)
                 return True
-        kept.pop().close()
+        connection.close()
         return False
 
     settings = {"INSECURE": "yes", "PER_ADDRESS": "5"}
