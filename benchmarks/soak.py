@@ -108,12 +108,12 @@ class Outcome:
         """Return the outcome as a table in Markdown."""
         rows = {
             "minutes, clients": f"{self.minutes:.0f}, {self.num_clients}",
-            **{f"fault: {what}": str(number) for what, number in self.faults.items()},
+            **{f"fault: {what}": f"{number}{self._seen(number)}" for what, number in self.faults.items()},
             **{f"failure said: {reason}": str(number) for reason, number in sorted(self.failures.items())},
             "runs (resumed)": f"{self.num_runs} ({self.num_resumed} times)",
             "answers": str(self.num_answers),
-            "answers lost": str(self.num_lost),
-            "answers counted twice": str(self.num_double),
+            "answers lost": f"{self.num_lost} of {self.num_answers}{self._seen(self.num_answers)}",
+            "answers counted twice": f"{self.num_double} of {self.num_answers}{self._seen(self.num_answers)}",
             "answers of the hostile client taken": str(self.num_hostile),
             "certificates that are not those of the simulation": str(self.num_wrong),
             "SuperNodes started again by hand": str(self.num_by_hand),
@@ -124,6 +124,17 @@ class Outcome:
             else "{:+.1f} ± {:.1f} MB an hour (standard error over {} lives)".format(*self.slope),
         }
         return "\n".join(["| what | |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows.items())])
+
+    def _seen(self, number: int) -> str:
+        """How little so many occasions prove where nothing went wrong."""
+        if self.num_lost + self.num_double + self.num_hostile + self.num_wrong + self.num_by_hand or not number:
+            return ""
+        return f"; a defect in up to {100 * largest_unseen(number):.2g} % of them may have stayed unseen"
+
+
+def largest_unseen(number: int) -> float:
+    """Return how often at most something happens that did not happen in so many independent trials, with 95 %."""
+    return 1.0 - 0.05 ** (1.0 / number)
 
 
 def hold(stage: Stage, name: str) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 EVENTS, LEDGER, REPORT = "events.jsonl", "ledger.jsonl", "report.json"
+_WITHOUT_HASH = {EVENTS, LEDGER, "metrics.prom"}  # the last is made of the events, when the run has ended
 Entry = Mapping[str, Any]
 
 # What a certificate keeps of an answer, and what the ledger calls it.
@@ -33,7 +34,7 @@ def certificates_of_run(folder: Path) -> dict[str, Entry]:
 def checks_of_run(folder: Path, certificates: Mapping[str, Entry]) -> Iterator[tuple[str, list[str] | None]]:
     """Yield what is checked of a run and what is wrong with it, in words; None where the run is not complete."""
     events, (header, *entries) = _entries(folder / EVENTS), _entries(folder / LEDGER)
-    files = events[-1].get("files")  # only the last event of a run that is complete has some
+    files = _files(events)
     yield "events_chained", [*_breaks(folder / EVENTS, events)]
     yield "answers_as_logged", [*_not_logged(folder / LEDGER, events)]
     yield "configuration_recorded_first", [*_late(header, events)]
@@ -41,7 +42,9 @@ def checks_of_run(folder: Path, certificates: Mapping[str, Entry]) -> Iterator[t
         is_cut = (folder / REPORT).exists()
         yield "run_complete", [f"{EVENTS} does not end with the run, whose {REPORT} is there"] if is_cut else None
         return
-    names = {REPORT, *files, *(f"certificates/{each}.json" for each in certificates)}
+    there = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    there = {path.relative_to(folder).as_posix() for path in there if not path.name.startswith(".riskband.")}
+    names = {REPORT, *files, *there} - _WITHOUT_HASH
     # A list may name anything, and a link lead anywhere: what is not in the folder is none of its files.
     inside = (name for name in names if Path(os.path.realpath(folder / name)).is_relative_to(os.path.realpath(folder)))
     found = {name: sha256((folder / name).read_bytes()).hexdigest() for name in inside if (folder / name).is_file()}
@@ -50,13 +53,21 @@ def checks_of_run(folder: Path, certificates: Mapping[str, Entry]) -> Iterator[t
     if REPORT in found:
         report = _entries(folder / REPORT, whole=True)[0]
         yield "report_agrees", [*_contradictions(report, header, certificates)]
-        if not any("counts" in each for each in entries):  # where the server sees only sums, so does the ledger
-            yield "answers_in_ledger", [*_not_in_ledger(report["network"]["client_ids"], entries, certificates)]
+        yield "nobody_left_out", [*_left_out(report["network"], header, entries, events, certificates)]
+        in_ledger = _not_its_sum if any("counts" in each for each in entries) else _not_in_ledger
+        yield "answers_in_ledger", [*in_ledger(report["network"]["client_ids"], entries, certificates)]
 
 
 def last_hash(folder: Path) -> str:
     """Return the SHA-256 of the last event of a run, to which all before it lead."""
     return sha256(_lines(folder / EVENTS)[0][-1]).hexdigest()
+
+
+def _files(events: Sequence[Entry]) -> Mapping[str, str]:
+    """The SHA-256 of each file that a complete run left, by name; empty if it is not complete."""
+    written, ended = events[0] if len(events) == 1 else events[-2], events[-1]
+    is_over = (written["event"], ended["event"], ended.get("status")) == ("files_written", "run_ended", "completed")
+    return written["files"] if is_over else {}
 
 
 def _breaks(path: Path, events: Sequence[Entry]) -> Iterator[str]:
@@ -80,7 +91,7 @@ def _not_logged(path: Path, events: Sequence[Entry]) -> Iterator[str]:
             yield f"line {last + 1} of {LEDGER} is not what was logged ({event.get('client_id', event['event'])})"
             return
         last = place[event["ledger_hash"]]
-    if last < len(place) and events[-1].get("files"):  # a run that was killed may have logged one answer too few
+    if last < len(place) and _files(events):  # a run that was killed may have logged one answer too few
         yield f"line {last + 1} of {LEDGER} was never logged"
 
 
@@ -101,18 +112,62 @@ def _contradictions(report: Entry, header: Entry, certificates: Mapping[str, Ent
             yield f"{REPORT} and certificates/{name}.json differ"
 
 
+def _left_out(
+    network: Entry, header: Entry, entries: Sequence[Entry], events: Sequence[Entry], made: Mapping[str, Entry]
+) -> Iterator[str]:
+    """Clients that have answered and are neither certified nor failed, and failures that were not logged."""
+    answers = {name: entry for entry in entries for name in entry.get("clients", [entry.get("client_id")])}
+    group = header["config"].get("target", "").partition("group:")[2]  # the clients of a target network
+    target = {name for name, entry in answers.items() if group and entry["group"] == group}
+    certified, failed = {*network["client_ids"]}, {each["client_id"] for each in network["failures"]}
+    claimed = {each["claimed_name"] for each in network["failures"] if each["reason"] == "claimed-twice"}
+    for name in sorted(answers.keys() - certified - failed - claimed - target):
+        yield f"{LEDGER} has an answer of {name}, and {REPORT} neither certifies nor fails that client"
+    for name in sorted(certified & failed | certified - answers.keys()):
+        yield f"{REPORT} certifies {name}, which {'failed' if name in failed else f'has no answer in {LEDGER}'}"
+    settled = [each for each in events if each["event"] == "answers_settled"][-1]
+    keys = ("client_id", "claimed_name", "node_name", "reason")
+    logged, reported = ([[each[key] for key in keys] for each in said["failures"]] for said in (settled, network))
+    if logged != reported or settled["num_answered"] != network["num_answered"]:
+        yield f"{REPORT} has other failures, or another number of answers, than {EVENTS}"
+    for name, certificate in made.items():
+        for given in _answers_in(certificate):
+            if given["num_missing"] != len(reported):
+                yield f"certificates/{name}.json has {given['num_missing']} clients missing, and {len(reported)} failed"
+        if group and "target" in certificate["recipe"]["arguments"]:
+            given = certificate["recipe"]["arguments"]["target"]["answers"]
+            if sorted(given["values"]) != sorted(answers[each]["risk"] for each in target - failed):
+                yield f"certificates/{name}.json has other answers of the group {group} than {LEDGER}"
+
+
+def _answers_in(certificate: Entry) -> Iterable[Entry]:
+    given = certificate["recipe"]["answers"]
+    return [given] if "num_missing" in given else given.values()  # of a selection, by candidate
+
+
 def _not_in_ledger(names: Sequence[str], entries: Sequence[Entry], made: Mapping[str, Entry]) -> Iterator[str]:
     said = defaultdict[tuple[str, str], set[Any]](set)
     for entry in entries:
         for column, keys in _IN_LEDGER.items():
             said[entry["client_id"], column] |= _numbers([entry[key] for key in keys & entry.keys()])
     for name, certificate in made.items():
-        given = certificate["recipe"]["answers"]
-        for answers in [given] if "num_missing" in given else given.values():  # of a selection, by candidate
+        for answers in _answers_in(certificate):
             for column in (each for each in _IN_LEDGER if answers.get(each)):
                 for who, cell in zip_longest(names, answers[column]):  # None is nobody's
                     if not _numbers(cell) <= said[who, column]:
                         yield f"certificates/{name}.json has other {column} of {who} than {LEDGER}"
+
+
+def _not_its_sum(names: Sequence[str], entries: Sequence[Entry], made: Mapping[str, Entry]) -> Iterator[str]:
+    """As `_not_in_ledger`, of sums: that of all clients, or if it was wrong those of groups."""
+    sums = [each for each in entries[1:] if {*each["clients"]} <= {*names}] or entries[:1]
+    counts = [
+        [sum(cells) for cells in zip(*rows, strict=True)] for rows in zip(*(e["counts"] for e in sums), strict=True)
+    ]
+    for name, certificate in made.items():
+        said = certificate["recipe"]["answers"]["counts"]
+        if said != (counts if isinstance(said[0], list) else counts[0]):
+            yield f"certificates/{name}.json has other counts than the sums of its clients in {LEDGER}"
 
 
 def _numbers(cell: Any) -> set[Any]:

@@ -193,7 +193,7 @@ class ResultFolder:
             reason = _reason(error, self.path)
             failure = {"schema": FAILURE_SCHEMA, "run_id": self.run_id, "error": kind, "reason": reason}
             self.write_json(FAILURE_FILE, failure)
-            self.log_event("run_ended", status="failed", error=kind, files={})
+            self.log_event("run_ended", status="failed", error=kind)
 
     def finish(self, report: Mapping[str, Any]) -> None:
         """Write the report: the last file of results, and the sign that they are complete."""
@@ -201,7 +201,9 @@ class ResultFolder:
         self.write_json(REPORT_FILE, report)
         with suppress(OSError):  # the report is there, also if the disk has no room for one more line
             files = {name: digest for name, digest in self._listed().items() if (self.path / name).exists()}
-            self.log_event("run_ended", status="completed", error=None, files=files)
+            earlier = (path for name in _GROWING for path in self.path.glob(f"{Path(name).stem}-*.jsonl"))
+            self.log_event("files_written", files=files | {path.name: _sha256(path) for path in earlier})
+            self.log_event("run_ended", status="completed", error=None)  # so that something follows the hashes
 
     def end_progress(self) -> None:
         """Remove the progress file, and parts of files: nothing is running any more."""

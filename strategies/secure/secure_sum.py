@@ -1,6 +1,6 @@
 """The server's side of secure aggregation: who is in a sum, and the rounds from keys to unmasking.
 
-No client can end the run for the others: who sends a wrong key, or is in dispute about shares, goes alone.
+No client can end the run for the others: who sends a wrong key goes alone, and of two in dispute about a share both go.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class SecureSum:
     def collect(self, question: MaskedQuestion) -> dict[str, secure.MaskedAnswer]:
         """Let the participants share their secrets, ask the question, and return the masked vectors that came.
 
-        Of two participants that disagree about a share between them, one is left out: see `left_out`.
+        Of participants that disagree about shares between them some are left out: see `left_out`.
         """
         questions = {number: self._shares_question(number) for number in self._members}
         shared: dict[int, secure.SharesAnswer] = self._ask_numbers(questions, self.failures)
@@ -119,8 +119,15 @@ class SecureSum:
             number: {number, *self._senders(number)} - set(answer.unopened) for number, answer in masked.items()
         }
         disputes = {number: masked.keys() & set(answer.unopened) for number, answer in masked.items()}
-        for number, num_others in left_out(disputes).items():
-            detail = f"shares between this client and {num_others} others did not open: sealed or opened wrongly"
+        for number, others in left_out(disputes, limits=self._limits()).items():
+            num_members = len(self._members[number]) - 1
+            detail = (
+                f"a share between this client and {self._names[others[0]]} did not open: one of these two sealed or "
+                "opened it wrongly, and nobody can tell which"
+                if len(others) == 1
+                else f"shares between this client and {len(others)} of its {num_members} neighbours did not open: it "
+                "sealed or opened wrongly, or more of them lie than this protocol bears"
+            )
             self.failures.append(Failure(self._names[number], FailureReason.CONTRADICTION, detail))
             del masked[number]
         return {self._names[number]: answer for number, answer in masked.items()}
@@ -171,6 +178,10 @@ class SecureSum:
                 total -= pair_mask(key, other_key, total.size, route=route, question=question)
         return np.asarray(total, dtype=np.int64)
 
+    def _limits(self) -> dict[int, int]:
+        """Of how many members a participant's neighbourhood can do without: so many may be at fault."""
+        return {number: len(near) - threshold_of(len(near)) for number, near in self._members.items()}
+
     def _senders(self, number: int) -> tuple[int, ...]:
         """Those whose shares a participant is sent."""
         return tuple(member for member in self._members[number] if member != number and member in self._sent)
@@ -187,7 +198,8 @@ class SecureSum:
             if 0 < num_holders < needed:
                 raise UnmaskingError(
                     f"{needed} of {len(self._members[number])} members must hold a share of {self._names[number]}'s "
-                    f"key, got {num_holders}: it sealed its shares wrongly, or too many others dropped out; run again"
+                    f"key, got {num_holders}: it sealed them wrongly, others say so falsely, or too many others "
+                    "dropped out; run again"
                 )
 
     def _shares_question(self, number: int) -> Check:
@@ -303,24 +315,29 @@ def neighbourhoods(num_clients: int, *, num_neighbours: int, rng: np.random.Gene
     }
 
 
-def left_out(unopened: Mapping[int, Iterable[int]]) -> dict[int, int]:
-    """Return clients without whom no share is in dispute.
+def left_out(unopened: Mapping[int, Iterable[int]], *, limits: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
+    """Return clients without whom no share is in dispute, each with those whose dispute with it decided that.
 
-    Two clients of which one has no mask with the other cannot both be in the sum. Who is in dispute with most others
-    goes first: a client that seals wrongly, or accuses falsely, more than once goes alone. Of two in dispute with each
-    other only, nobody can tell which is at fault, and both go: else a client could have any other one left out.
+    Two clients of which one has no mask with the other cannot both be in the sum. Nobody can tell which of two is at
+    fault, so both go, each with the other: k clients that seal wrongly or accuse falsely take k honest ones with them
+    at most, and none is named alone. Only who is in dispute with more than may be at fault, and with two at least, goes
+    alone: an honest client is in dispute with none but those that are.
 
-    `unopened` has, for clients with a vector, the senders with a vector whose shares they could not open. What is
-    returned says with how many others each client to leave out was in dispute then.
+    `unopened` has, for clients with a vector, the senders with a vector whose shares they could not open; `limits` how
+    many of the neighbours of each may be at fault.
     """
     disputes = {frozenset((sender, recipient)) for recipient, senders in unopened.items() for sender in senders}
-    found: dict[int, int] = {}
+    opponents = {
+        number: tuple(sorted(other for pair in disputes if number in pair for other in pair - {number}))
+        for number in sorted(number for pair in disputes for number in pair)
+    }
+    found = {number: others for number, others in opponents.items() if len(others) > max(1, limits[number])}
+    disputes = {pair for pair in disputes if not pair & found.keys()}
     while disputes:
         counts = Counter(number for pair in disputes for number in pair)
-        worst = max(sorted(counts), key=lambda number: counts[number])
-        gone = {worst} if counts[worst] > 1 else set(counts)
-        found |= {number: counts[number] for number in gone}
-        disputes = {pair for pair in disputes if not pair & gone}
+        pair = max(sorted(map(sorted, disputes)), key=lambda pair: sum(counts[number] for number in pair))
+        found |= {pair[0]: (pair[1],), pair[1]: (pair[0],)}
+        disputes = {other for other in disputes if not other & {*pair}}
     return found
 
 

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from scipy import stats
 
-from benchmarks.soak import Soak, judged, services_for, soaked
+from benchmarks.soak import FAULTS, Soak, judged, largest_unseen, services_for, soaked
 from tests.deployment import compose
 from tests.reference.test_run_folder import FOLDER
 
@@ -38,6 +39,25 @@ def test_what_is_counted_twice_or_not_in_a_budget_is_seen(tmp_path: Path) -> Non
     soak.names.append("0")
     found = judged(soak)
     assert (found.num_answers, found.num_double, found.num_hostile, found.budget_differences) == (12, 1, 1, 11)
+
+
+@pytest.mark.parametrize("number", [1, 4, 209])
+def test_how_little_a_short_soak_proves_is_the_exact_limit_of_a_share(number: int) -> None:
+    exact = stats.binomtest(0, number).proportion_ci(0.9, method="exact").high
+    assert largest_unseen(number) == pytest.approx(exact)
+
+
+def test_the_table_says_it_of_each_fault_unless_something_went_wrong(tmp_path: Path) -> None:
+    shutil.copytree(FOLDER, tmp_path / "deployment" / "results" / "0")
+    soak = Soak(SimpleNamespace(folder=tmp_path), 13, seed=1, faults=FAULTS[:2], memory=[(1, 0.0, 100.0)])  # type: ignore[arg-type]
+    soak.names.append("0")
+    soak.counts[FAULTS[0].what] = 4
+    table = judged(soak).table()
+    assert "| fault: SuperNode killed | 4; a defect in up to 53 % of them may have stayed unseen |" in table
+    assert "| fault: ClientApp killed | 0 |" in table
+    assert "| answers lost | 0 of 12; a defect in up to 22 % of them may have stayed unseen |" in table
+    soak.num_lost = 1
+    assert "unseen" not in judged(soak).table()
 
 
 @pytest.mark.slow

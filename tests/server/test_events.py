@@ -59,11 +59,8 @@ FIELDS: dict[str, dict[str, Any]] = {
     "answers_settled": SETTLED,
     "quorum_missed": {"num_needed": {"type": "integer"}, **SETTLED},
     "certificate_written": {"name": {"type": "string"}},
-    "run_ended": {
-        "status": {"enum": ["completed", "failed"]},
-        "error": {"type": ["string", "null"]},
-        "files": {"type": "object"},
-    },
+    "files_written": {"files": {"type": "object", "additionalProperties": HASH}},
+    "run_ended": {"status": {"enum": ["completed", "failed"]}, "error": {"type": ["string", "null"]}},
 }
 
 
@@ -108,6 +105,7 @@ def test_a_run_from_start_to_end(with_failures: Path) -> None:
         "answer_accepted",
         "answers_settled",
         "certificate_written",
+        "files_written",
         "run_ended",
     ]
     assert events[0]["config"]["seed"] == report["seed"]

@@ -9,6 +9,7 @@ import pytest
 
 import riskband as rb
 from riskband.answers.risks import default_eta
+from riskband.cli import main
 from server.config import load_config
 from server.problems import ConfigError
 from strategies.asking.query import QuorumError
@@ -117,6 +118,7 @@ def test_one_liar_is_named_with_its_group_and_a_resumed_run_asks_nobody_again(tm
         assert rb.verify(stored).ok
         assert stored["recipe"]["answers"]["missing"] == "worst"
     assert f"{group[0]}, {group[1]}" in printed(report)
+    assert main(["verify", str(tmp_path / "run")]) == 0
 
     resumed = run_app(tmp_path / "run", defaults, resume="true", **run)
     same = ("secure_aggregation", "network", "certificates", "findings")

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from riskband.cli import main as command
+from riskband.cli.run_folder import certificates_of_run, checks_of_run
+from riskband.flower.testing import Delivery
 from strategies.asking.query import QuorumError
 from tests.server.running import raises, run_app
 from tests.server.test_folder import process
@@ -24,6 +26,7 @@ CHECKED = [
     "configuration recorded first",
     "files unchanged",
     "report agrees",
+    "nobody left out",
     "answers in ledger",
 ]
 
@@ -119,6 +122,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "dispersion": {"strategy": "dispersion", "group_sigmas": "0.1,0.3"},
     "until-decided": {"ask": "until-decided", "batch_size": 5, "require": "mean<=0.9"},
     "secure": {"strategy": "secure_histogram", "num_clients": 30},
+    "secure-private": {"strategy": "secure_histogram", "num_clients": 30, "histogram_sizes": "private"},
+    "target": {"num_clients": 40, "group_sigmas": "0.05,0.6", "affine_sigma": 0.0, "target": "group:sigma-0.6"},
 }
 
 
@@ -130,8 +135,65 @@ def test_a_run_of_every_strategy_verifies(
     run_app(tmp_path, defaults, num_unseen=0, metrics_port=0, **SETTINGS[name])
     said = verified(tmp_path)
     assert (said.status, wrong(said)) == (0, [])
-    # Where the server sees only a sum there is nothing to compare.
-    assert ("answers in ledger: yes" in said) == (name != "secure")
+    assert "answers in ledger: yes" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "certificate", "change", "expected"),
+    [
+        (
+            "secure",
+            "mean",
+            lambda recipe: recipe["answers"]["counts"].reverse(),
+            "answers in ledger: certificates/mean.json has other counts than the sums of its clients in ledger.jsonl",
+        ),
+        (
+            "target",
+            "target_mean_chi2_0.2",
+            lambda recipe: recipe["arguments"]["target"]["answers"]["values"].pop(),
+            "nobody left out: certificates/target_mean_chi2_0.2.json has other answers of the group sigma-0.6 than",
+        ),
+    ],
+)
+def test_sums_and_clients_of_a_target_are_compared_too(
+    name: str,
+    certificate: str,
+    change: Callable[[Any], object],
+    expected: str,
+    tmp_path: Path,
+    defaults: Mapping[str, Any],
+) -> None:
+    run_app(tmp_path, defaults, num_unseen=0, **SETTINGS[name])
+    made = certificates_of_run(tmp_path)
+    change(made[certificate]["recipe"])
+    said = [
+        f"{what.replace('_', ' ')}: {each}" for what, problems in checks_of_run(tmp_path, made) for each in problems
+    ]
+    assert [each.startswith(expected) for each in said] == [True]
+
+
+def raises_later(message: Any, answer: Any) -> Any:
+    return raises(message, answer) if int(message.metadata.group_id) > 1 else [Delivery(answer(message))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"node_configs": {3: {"client-id": "client-00004"}}, "quorum": 0.8},  # two nodes under one name
+        {**SETTINGS["bisection"], "behaviours": {3: raises_later}, "quorum": 0.8},  # after it has answered
+    ],
+    ids=["claimed twice", "silent later"],
+)
+def test_a_client_that_has_answered_and_failed_is_not_left_out(
+    settings: dict[str, Any], tmp_path: Path, defaults: Mapping[str, Any], verified: Callable[..., Said]
+) -> None:
+    run_app(tmp_path, defaults, num_unseen=0, **settings)
+    log = (tmp_path / "events.jsonl").read_bytes()
+    assert b'"claimed-twice"' in log or b'"client_failed"' in log
+    said = verified(tmp_path)
+    assert (said.status, wrong(said)) == (0, [])
 
 
 def test_a_run_that_failed_and_the_resumed_one(
@@ -289,6 +351,25 @@ def edit_the_page(folder: Path) -> str:
     return "files unchanged: report.html was changed, added or removed"
 
 
+def edit_the_page_and_its_hash(folder: Path) -> str:
+    """The event with the hash is not the last: another one follows it."""
+    before = sha256_of(folder / "report.html")
+    edit_the_page(folder)
+    number = place_of(folder / "events.jsonl", '"files_written"')
+    edit(folder / "events.jsonl", number, before, sha256_of(folder / "report.html"))
+    return f"events chained: line {number + 1} of events.jsonl does not follow"
+
+
+def add_a_page(folder: Path) -> str:
+    shutil.copy(folder / "report.html", folder / "certificates" / "for-the-board.html")
+    return "files unchanged: certificates/for-the-board.html was changed, added or removed"
+
+
+def add_a_ledger(folder: Path) -> str:
+    shutil.copy(folder / "ledger.jsonl", folder / "ledger-1.jsonl")
+    return "files unchanged: ledger-1.jsonl was changed, added or removed"
+
+
 SIMPLE = [
     edit_an_event,
     drop_an_event,
@@ -306,6 +387,9 @@ SIMPLE = [
     add_a_certificate,
     remove_the_report,
     edit_the_page,
+    edit_the_page_and_its_hash,
+    add_a_page,
+    add_a_ledger,
 ]
 
 
@@ -321,9 +405,17 @@ def test_what_was_changed_is_named(tamper: Callable[[Path], str], folder: Path, 
 
 
 def with_hashes_that_fit(folder: Path) -> None:
+    with_files(folder, lambda files: files.update({name: sha256_of(folder / name) for name in files}))
+
+
+def sha256_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def with_files(folder: Path, change: Callable[[dict[str, str]], object]) -> None:
+    """Change the list of files, and the chain with it."""
     events = [json.loads(line) for line in lines_of(folder / "events.jsonl")]
-    for name in events[-1]["files"]:
-        events[-1]["files"][name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    change(events[-2]["files"])
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     chained_again(folder / "events.jsonl")
 
@@ -350,13 +442,13 @@ def improve_the_bound_everywhere(folder: Path) -> str:
     return "mean: DOES NOT FOLLOW from its answers"
 
 
-def improve_an_answer_in_a_certificate(folder: Path) -> str:
-    """And what follows from it, by the library itself."""
+def certified_again(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the answers in a certificate, and what follows from them, by the library itself."""
     import riskband as rb
 
     path = folder / "certificates" / "mean.json"
     recipe = json.loads(path.read_text())["recipe"]
-    recipe["answers"]["values"][4] = 0.0
+    change(recipe["answers"])
     certificate = rb.mean_bound(rb.ClientRisks(**recipe["answers"]), **recipe["arguments"])
     certificate.save(path)
     made = certificate.to_dict()
@@ -367,6 +459,10 @@ def improve_an_answer_in_a_certificate(folder: Path) -> str:
             {key: made[key] for key in made.keys() & report["certificates"]["mean"].keys()}
         ),
     )
+
+
+def improve_an_answer_in_a_certificate(folder: Path) -> str:
+    certified_again(folder, lambda answers: answers["values"].__setitem__(4, 0.0))
     who = json.loads((folder / "report.json").read_text())["network"]["client_ids"][4]
     return f"answers in ledger: certificates/mean.json has other values of {who} than ledger.jsonl"
 
@@ -374,6 +470,43 @@ def improve_an_answer_in_a_certificate(folder: Path) -> str:
 def improve_an_answer_as_if_only_sums_were_seen(folder: Path) -> str:
     changed(folder, "report.json", lambda report: report.update(secure_aggregation={"num_bins": 3}))
     return improve_an_answer_in_a_certificate(folder)
+
+
+def leave_clients_out(folder: Path) -> str:
+    """The last three of those that answered, in every file but the ledger: they were never there, nor failed."""
+    left_out: list[str] = []
+
+    def forget(report: Any) -> None:
+        left_out.extend(report["network"]["client_ids"][7:])
+        report["network"] |= {"client_ids": report["network"]["client_ids"][:7], "num_answered": 7}
+        report["certificates"] = {"mean": report["certificates"]["mean"]}
+
+    certified_again(folder, lambda answers: answers.update({k: answers[k][:7] for k in ("values", "num_examples")}))
+    changed(folder, "report.json", forget)
+    others = {f"certificates/{p.name}" for p in (folder / "certificates").glob("*.json")} - {"certificates/mean.json"}
+    for name in others:
+        (folder / name).unlink()
+    with_files(folder, lambda files: [files.pop(name) for name in others])
+    why = "and report.json neither certifies nor fails that client"
+    return f"nobody left out: ledger.jsonl has an answer of {left_out[0]}, {why}"
+
+
+def forget_the_failures(folder: Path) -> str:
+    changed(folder, "report.json", lambda report: report["network"].update(failures=[], num_failed=0))
+    return "nobody left out: report.json has other failures, or another number of answers, than events.jsonl"
+
+
+def certify_as_if_nobody_had_failed(folder: Path) -> str:
+    certified_again(folder, lambda answers: answers.update(num_missing=0))
+    return "nobody left out: certificates/mean.json has 0 clients missing, and 2 failed"
+
+
+def certify_a_client_that_failed(folder: Path) -> str:
+    def fail(report: Any) -> None:
+        report["network"]["failures"][0]["client_id"] = report["network"]["client_ids"][0]
+
+    changed(folder, "report.json", fail)
+    return "nobody left out: report.json certifies client-00000, which failed"
 
 
 def say_another_configuration(folder: Path) -> str:
@@ -401,6 +534,10 @@ def begin_with_another_seed(folder: Path) -> str:
 
 
 CAREFUL = [
+    leave_clients_out,
+    forget_the_failures,
+    certify_as_if_nobody_had_failed,
+    certify_a_client_that_failed,
     improve_the_bound_in_the_report,
     leave_a_certificate_out,
     improve_the_bound_everywhere,
@@ -433,22 +570,10 @@ def test_what_was_changed_with_all_hashes_is_named_and_the_last_hash_is_another(
 def test_a_report_that_is_not_on_the_list_of_files_is_named(folder: Path, verified: Callable[..., Said]) -> None:
     """Its hash, and with that all that it says, would be checked by nobody."""
     improve_the_bound_in_the_report(folder)
-    lines = lines_of(folder / "events.jsonl")
-    last = json.loads(lines[-1])
-    del last["files"]["report.json"]
-    (folder / "events.jsonl").write_bytes(b"".join([*lines[:-1], json.dumps(last).encode() + b"\n"]))
-    with_hashes_that_fit(folder)
+    with_files(folder, lambda files: files.pop("report.json"))
     said = verified(folder)
     assert said.status == 1
     assert "files unchanged: report.json was changed, added or removed" in said
-
-
-def with_files(folder: Path, change: Callable[[dict[str, str]], object]) -> None:
-    """Change the list of files in the last event, which no other event follows."""
-    *before, last = lines_of(folder / "events.jsonl")
-    event = json.loads(last)
-    change(event["files"])
-    (folder / "events.jsonl").write_bytes(b"".join([*before, json.dumps(event).encode() + b"\n"]))
 
 
 def test_a_report_that_is_neither_there_nor_on_the_list_is_missed(folder: Path, verified: Callable[..., Said]) -> None:

@@ -228,7 +228,6 @@ GO_ALONE = {
         "malformed",
     ),
     "garbage for all": (with_shares(lambda shares: [GARBAGE] * len(shares)), "contradiction"),
-    "garbage for two": (with_shares(lambda shares: [GARBAGE] * 2 + shares[2:]), "contradiction"),
     "long shares": (with_shares(lambda shares: [bytes(10_000)] * len(shares)), "too-large"),
     "a false accusation of all": (
         changing("secure_histogram", lambda r: r.update({"unopened": [1, 2, 4, 5, 6, 7, 8, 9, 10]})),
@@ -276,17 +275,87 @@ def test_false_confirmations_do_not_stop_the_others(num):
     assert not found.outcome.late_failures
 
 
+# Clients that say falsely of others that their shares do not open, and such that seal wrongly.
+
+MANY = 15  # of whom 4 may be missing in the end
+
+
+def accusing(*partitions):
+    """Of clients by partition, whose numbers begin with 1."""
+    return changing("secure_histogram", lambda record: record.update({"unopened": [k + 1 for k in partitions]}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num", [1, 2])
+def test_colluders_take_as_many_honest_clients_with_them_and_none_of_these_is_named_alone(num):
+    """Each accuses all of the same honest ones, which come first in the order of names."""
+    honest, liars = range(num), range(num, 2 * num)
+    found, _ = run(MANY, {k: accusing(*honest) for k in liars})
+    failures = {failure.client_id: failure for failure in found.outcome.failures}
+    assert failures.keys() == {name_of(k) for k in (*honest, *liars)}
+    pairs = set()
+    for name, failure in failures.items():
+        (other,) = (each for each in failures if each in failure.detail)
+        assert failure.reason.value == "contradiction"
+        assert f"between this client and {other} did not open: one of these two sealed" in failure.detail
+        pairs.add(frozenset((name, other)))
+    assert len(pairs) == num
+    assert all(len(pair & {name_of(k) for k in liars}) == 1 for pair in pairs)
+    counted = [round(risk_of(k) * NUM_EXAMPLES) for k in range(2 * num, MANY)]
+    assert found.outcome.counts == (tuple(np.bincount(counted, minlength=NUM_EXAMPLES + 1).tolist()),)
+
+
+def test_who_seals_wrongly_for_few_goes_with_one_of_them():
+    found, _ = run(NUM, {2: with_shares(lambda shares: [GARBAGE] * 2 + shares[2:])})
+    assert [failure.client_id for failure in found.outcome.failures] == [name_of(0), name_of(2)]
+    assert all("one of these two" in failure.detail for failure in found.outcome.failures)
+
+
+@pytest.mark.slow
+def test_so_many_colluders_that_too_few_are_left_end_the_run_and_nobody_is_blamed_alone():
+    with pytest.raises(QuorumError) as error:
+        run(NUM, {k: accusing(0, 1) for k in (2, 3)})
+    assert all("one of these two" in failure.detail for failure in error.value.outcome.failures)
+
+
+LIMITS = dict.fromkeys(range(1, 11), 3)
+
+
 @pytest.mark.parametrize(
     ("unopened", "expected"),
     [
         ({}, {}),
         ({1: [], 2: []}, {}),
-        ({1: [2], 3: [2]}, {2: 2}),
-        ({1: [2, 3, 4]}, {1: 3}),
-        ({1: [2]}, {1: 1, 2: 1}),
-        ({1: [2], 2: [1]}, {1: 1, 2: 1}),
-        ({1: [2], 3: [2], 4: [5]}, {2: 2, 4: 1, 5: 1}),
+        ({1: [2]}, {1: (2,), 2: (1,)}),
+        ({1: [2], 2: [1]}, {1: (2,), 2: (1,)}),
+        ({1: [2], 3: [2]}, {1: (2,), 2: (1,)}),
+        ({1: [2, 3, 4]}, {1: (2,), 2: (1,)}),
+        ({1: [2, 3, 4, 5]}, {1: (2, 3, 4, 5)}),
+        ({2: [1], 3: [1], 4: [1], 5: [1]}, {1: (2, 3, 4, 5)}),
+        ({1: [2], 3: [2], 4: [5]}, {1: (2,), 2: (1,), 4: (5,), 5: (4,)}),
     ],
 )
-def test_who_is_in_dispute_with_more_than_one_goes_alone(unopened, expected):
-    assert left_out(unopened) == expected
+def test_of_two_in_dispute_both_go_and_alone_who_is_in_dispute_with_more_than_may_lie(unopened, expected):
+    assert left_out(unopened, limits=LIMITS) == expected
+
+
+@pytest.mark.parametrize("num", [2, 3])
+def test_among_two_or_three_who_can_do_without_nobody_one_accusation_names_nobody_alone(num):
+    assert left_out({1: [2]}, limits=dict.fromkeys(range(1, num + 1), 0)) == {1: (2,), 2: (1,)}
+
+
+@pytest.mark.parametrize("num_liars", [1, 2, 3])
+def test_whatever_liars_do_no_more_honest_clients_go_and_none_alone(num_liars):
+    """Every dispute has a liar in it; if no more lie than the protocol bears."""
+    rng = np.random.default_rng(num_liars)
+    for _ in range(200):
+        liars = set(rng.choice(np.arange(1, 11), num_liars, replace=False).tolist())
+        pairs = [(a, b) for a in range(1, 11) for b in range(1, 11) if a != b and {a, b} & liars]
+        unopened = {a: [] for a in range(1, 11)}
+        for a, b in pairs:
+            unopened[a] += [b] if rng.random() < 0.4 else []
+        found = left_out(unopened, limits=LIMITS)
+        assert not [a for a, others in unopened.items() for b in others if not {a, b} & found.keys()]
+        assert len(found.keys() - liars) <= num_liars
+        for number, others in found.items():
+            assert number in liars or (len(others) == 1 and others[0] in liars and found[others[0]] == (number,))
