@@ -114,20 +114,19 @@ def _two_numbers(entries: Mapping[str, Any]) -> Iterator[str]:
 def _shares(report: Mapping[str, Any], entries: Mapping[str, Any], *, delta: float | None) -> Iterator[str]:
     """Parts of delta that add up to more than it; certificates in no event, or with another delta than theirs.
 
-    Where nothing is required of few clients, so that they would have no tail, the next one may be above the largest of
-    K with probability 1 / (K + 1) beside delta.
+    What holds beside that is a next client by the first of its K ranks, with its own probability of 1 / (K + 1).
     """
     findings = report.get("findings")
     if findings is None:
         return
     whole = findings["delta"] if delta is None else delta
-    num_clients = report.get("network", {}).get("num_answered", np.inf)
-    if delta is not None and report.get("gate") is None and 0.9**num_clients > delta / 3.0:
-        whole += 1.0 / (num_clients + 1.0)
     spent = sum(event["delta"] for event in findings["events"])
     if spent > whole * (1.0 + 1e-9):
         yield f"the events have deltas that add up to {spent:g}, more than {whole:g}"
-    named = [name for event in findings["events"] for name in event["certificates"]]
+    for name in findings["beside"]:
+        if "next client would measure" not in entries[name]["quantity"] or not (1.0 / entries[name]["delta"]).is_integer():
+            yield f"{name} stands beside the others and is no next client by its rank"
+    named = [name for event in findings["events"] for name in event["certificates"]] + findings["beside"]
     proved = [name for name, entry in entries.items() if entry["validity"] != "refuted"]
     if sorted(named) != sorted(proved):
         yield f"events name {sorted(named)}, and the certificates are {sorted(proved)}"

@@ -67,7 +67,7 @@ def _found(found: Findings, more: list[str]) -> list[str]:
     lines.append(f"{found.statement}:")
     by_band = [name for each in found.events for name in each.certificates if each.holds == "band"]
     for name in found.certificates:
-        if name not in by_band:
+        if name not in (*by_band, *found.beside):
             lines += _lines_of(found, name)
     if by_band:
         of = "bands of both networks" if by_band[0].startswith(DIVERGENCE) else "one band"
@@ -75,6 +75,8 @@ def _found(found: Findings, more: list[str]) -> list[str]:
         lines += [line for name in by_band for line in _lines_of(found, name)]
     none = "not bounded from above by these answers, so without a certificate"
     lines += [f"  {each}: {none}" for each in found.unbounded]
+    lines += ["beside that, and no part of it:"] * bool(found.beside)
+    lines += [line for name in found.beside for line in _lines_of(found, name)]
     lines += [f"  {found.more_clients}"] if found.more_clients else []
     lines += more
     lines += dict.fromkeys(f"  {each.statement}" for each in found.breakdowns)

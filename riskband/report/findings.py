@@ -16,7 +16,16 @@ import numpy as np
 
 from riskband.bands.band import Band
 from riskband.certificate import CERTIFICATE, ESTIMATE, REFUTED, Certificate
-from riskband.report.words import added, goal_in_words, num_clients_of, of_few, said_of_breakdown, said_once, together
+from riskband.report.words import (
+    added,
+    goal_in_words,
+    num_clients_of,
+    of_few,
+    of_rank,
+    said_of_breakdown,
+    said_once,
+    together,
+)
 from riskband.verification import COLLECTION_SCHEMA, source_of, why_it_says_nothing
 from riskband.wording import TRAINERS_ANSWERED, exactly
 from riskband.worst_cases.divergences import DIVERGENCES
@@ -90,6 +99,7 @@ class Findings:
             "statement": self.statement,
             "delta": self.delta,
             "events": [asdict(each) | {"certificates": list(each.certificates)} for each in self.events],
+            "beside": list(self.beside),
             "answered_by": self.answered_by,
             "assumptions": list(self.assumptions),
             "breakdowns": [asdict(each) for each in self.breakdowns],
@@ -122,10 +132,16 @@ class Findings:
     def statement(self) -> str:
         """How sure all of it is, and how delta is shared."""
         parts = [(each.holds, each.delta) for each in self.events if each.validity == self.validity]
-        what = "this holds" if len(self.certificates) == 1 else "all of this holds together"
+        what = "this holds" if len(self.certificates) - len(self.beside) == 1 else "all of this holds together"
         if len(parts) < len(self.events):
             what = "all that is certified here holds together"
         return together(parts, what=what, validity=self.validity, answered_by=self.answered_by)
+
+    @cached_property
+    def beside(self) -> dict[str, Certificate]:
+        """By name, what holds by itself at a level that follows from a rank, and so is no part of delta."""
+        of_events = {name for event in self.events for name in event.certificates}
+        return {name: c for name, c in self.certificates.items() if of_rank(c) and name not in of_events}
 
     @cached_property
     def assumptions(self) -> tuple[str, ...]:
@@ -140,8 +156,8 @@ class Findings:
 
     @property
     def more_clients(self) -> str:
-        """What more clients would allow to bound, if there are so few that the next one stands first; or ""."""
-        return of_few(self.certificates)
+        """What more clients would allow to bound, if there are so few that the next one is said; or ""."""
+        return of_few(self.certificates.values(), delta=self.delta, num_parts=len(self.events))
 
     @cached_property
     def breakdowns(self) -> tuple[Breakdown, ...]:
@@ -256,7 +272,8 @@ def findings(
     everything = {**certificates, **{name: each for name, each in required.items() if id(each) not in known}}
     given = _one_each(everything, required)
     band = _band(given) if band is None else band
-    events = events_of(everything, None if band is None else band.provenance()["band"])
+    joint = {name: each for name, each in everything.items() if not of_rank(each)} or everything
+    events = events_of(joint, None if band is None else band.provenance()["band"])
     return Findings(
         certificates=given,
         # Of two bounds the smaller one holds if both do: what is not said has its part of delta, too.

@@ -333,19 +333,19 @@ def estimated(certificate: Certificate) -> str:
     return f"estimate by a histogram of 10 bins: {said}"
 
 
-def of_few(certificates: Mapping[str, Certificate]) -> str:
-    """Return what more clients would allow, where the next one stands first since there are few; or ""."""
-    some = certificates.values()
+def of_few(certificates: Iterable[Certificate], *, delta: float, num_parts: int) -> str:
+    """Return what more clients would allow, where the next one is said beside `num_parts` of delta; or ""."""
+    some = tuple(certificates)
     if not any(map(of_rank, some)) or any(each.kind.endswith("quantile") for each in some):
         return ""
-    means = [each for each in some if each.kind in _MEANS]
-    delta, scale = means[0].delta if means else USUAL_DELTA, scale_of(next(iter(some)).recipe["answers"])
-    level, have, tail = TAIL_LEVEL, "have", ", and one of the worst tenth's mean more still"
+    scale, level, have, num_more = scale_of(some[0].recipe["answers"]), TAIL_LEVEL, "have", 2  # the worst tenth's mean
     if scale is not None:
+        means = [each for each in some if each.kind in _MEANS]
         is_true = scale is CHANGE and all(each.recipe["arguments"]["local"] == "marginal" for each in means)
-        level, have, tail = (level_of_limits(level), have, "") if is_true else (level, "would measure", "")
-    needed = f"{num_clients_needed(level, delta=delta)} clients or more at delta = {short_delta(delta)}"
-    return f"a bound of what nine in ten unseen clients {have} needs {needed}{tail}"
+        level, have, num_more = (level_of_limits(level), have, 1) if is_true else (level, "would measure", 1)
+    beside, alone = (num_clients_needed(level, delta=delta / parts) for parts in (num_parts + num_more, 1))
+    needed = f"{beside} clients or more beside the other numbers at delta = {short_delta(delta)}"
+    return f"a bound of what nine in ten unseen clients {have} needs {needed}, and {alone} if it alone is asked for"
 
 
 def rows_of_next(certificate: Certificate) -> tuple[tuple[str, str, str], ...]:

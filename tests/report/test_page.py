@@ -634,12 +634,14 @@ def test_the_next_clients_are_said_by_risks_but_not_in_public():
         report_page(found, public=True)
 
 
-def test_the_page_of_few_clients_begins_with_the_next_one_and_has_no_ones():
+def test_the_page_of_few_clients_has_the_next_one_beside_what_holds_together_and_no_ones():
     answers = answers_of(12)
     shown = Read(report_page(answers, delta=0.05)).shown
     largest = f"{answers.values.max():.4f}"
-    assert f"With probability at least 0.923 over the draw of the clients and their examples, the risk that the next client would measure is at most {largest}." in shown  # fmt: skip  # noqa: E501
-    assert "A bound of what nine in ten unseen clients have needs 36 clients or more at delta = 0.025" in shown
+    one = f"with probability at least 0.923 over the draw of the clients and their examples, the risk that the next client would measure is at most {largest}."  # noqa: E501
+    assert f"Beside that, by itself: {one}" in shown
+    assert re.search(r"(With probability at least 0\.95 [^:]*?)all of this holds together \(delta = 0\.05, shared", shown)
+    assert "needs 44 clients or more beside the other numbers at delta = 0.05, and 29 if it alone is asked for" in shown
     assert "Nine in ten unseen clients" not in shown
     assert "clients are too few" not in shown
     public = Read(report_page(answers, delta=0.05, public=True)).shown
