@@ -132,9 +132,8 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     if band is not None:
         found |= certificates_of(band, off_band, delta=None)
         found |= _by_name(rb.worst_case_cdf(band, **shift) for shift in shifts)
-        found |= {
-            name: _above(name, band, **alone) for name in TAILS if asked.band and not (is_of_few or name in found)
-        }
+        tails = TAILS[: 1 if is_of_few else None] if asked.band else ()
+        found |= {name: _above(name, band, **alone) for name in tails if name not in found}
         if not any(each.event == "band" for each in found.values()):  # what is drawn has its part of delta in the file
             found["curve"] = rb.survival(band, thresholds=_CURVE)
     found |= _by_name(_next(risks, asked, divergence, delta=part) for divergence in of_next)
@@ -198,11 +197,6 @@ def _above(name: str, source: rb.ClientRisks | rb.Band, *, delta: float, seed: i
     if kind == "quantile":
         return rb.quantile(source, float(point), delta=own)
     return rb.survival(source, thresholds=float(point), delta=own)
-
-
-def read_off(band: rb.Band, name: str) -> rb.Certificate:
-    """Return the bound from above on the mean, a quantile, a tail mean or a share, by its name, off a band."""
-    return _above(name, band, delta=band.delta, seed=None)
 
 
 def groups_problem(risks: rb.ClientRisks) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from riskband.worst_cases.requirements import (
     Networks,
     Requirement,
     certificates_of,
+    is_budget_refuted,
     is_of_target,
     read_requirements,
     verdicts_on,
@@ -26,7 +27,7 @@ from riskband.worst_cases.target_networks import TargetNumber
 NO_UPPER_BOUND = (
     "from samples alone nothing bounds a divergence from above: a budget that is not refuted stays an assumption"
 )
-REFUTED_BUDGET = "REFUTED: its budget is below the certified divergence, so it says nothing of this target"
+_REFUTED_BUDGET = "REFUTED: its budget is below the certified divergence, so it says nothing of this target"
 
 
 def certified_target(
@@ -59,6 +60,14 @@ def certified_target(
     found |= {f"{DIVERGENCE}:{name}": divergence_lower_bound(*both, divergence=name) for name in names}
     gate = verdicts_on(found, asked, delta=delta) if asked else None
     return findings(found, gate=gate, names=source.names)
+
+
+def of_networks(found: Findings) -> Iterator[str]:
+    """Return what is said of a target network beside its certificates: which budgets are refuted, and that none is proved."""
+    given = found.certificates
+    yield from (f"{name}: {_REFUTED_BUDGET}" for name, each in given.items() if is_budget_refuted(each, given))
+    if found.target is not None:
+        yield NO_UPPER_BOUND
 
 
 def target_requirements(require: str | Requirement | Iterable[str | Requirement]) -> list[Requirement]:
