@@ -49,8 +49,7 @@ def test_certificates_are_those_of_the_library_share_delta_and_verify(folder, ca
     assert found["target_mean:tv:0.1"]["value"] == pytest.approx(mean.value, abs=0.02)  # in another order: of the names
     assert [event["delta"] for event in document["findings"]["events"]] == [0.05 / 3] * 3  # one for both divergences
     assert document["findings"]["delta"] == 0.05
-    estimate = rb.divergence_estimate(source.values, few.values, divergence="tv")
-    assert f"estimate by a histogram of 10 bins: {estimate:.4g}" in printed
+    assert "histogram" not in printed  # of equal networks it may say 0.9, beside a bound of 0
     assert printed.count("nothing bounds a divergence from above") == 1
     assert "REFUTED" not in printed
     assert contradictions(document, terminal=printed, delta=0.05) == []

@@ -367,7 +367,7 @@ SCRIPT = r"""
     };
     slider.addEventListener("input", show);
     if (choice) choice.addEventListener("change", choose);
-    document.querySelector(".slider").hidden = shifts.every((each) => !each.querySelector(".chart"));
+    document.querySelector(".slider").hidden = !choice && !shifts[0].querySelector(".chart");
     window.addEventListener("load", choose);
   }
   for (const figure of document.querySelectorAll("[data-chart]")) {

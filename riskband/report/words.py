@@ -342,7 +342,7 @@ def of_rank(certificate: Certificate) -> str:
 def of_few(certificates: Iterable[Certificate], *, delta: float, num_parts: int) -> str:
     """Return what more clients would allow, where the next one is said beside `num_parts` of delta; or ""."""
     some = tuple(certificates)
-    if not any(map(of_rank, some)) or any(each.kind.endswith("quantile") for each in some):
+    if not any(map(of_rank, some)) or any(each.name.endswith(f"quantile:{exactly(TAIL_LEVEL)}") for each in some):
         return ""
     scale, level, have, num_more = scale_of(some[0].recipe["answers"]), TAIL_LEVEL, "have", 2  # the worst tenth's mean
     if scale is not None:
