@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,10 @@ def contradictions(
         problems += [f"{place}: {line}" for line in _on_scale(text, {**entries, **_renamed(stored)})]
         problems += [f"{place}: {line}" for line in re.findall(r"[^.\n]*hold at once with confidence[^.\n]*", text)]
     problems += [f"page: {line}" for line in _table_of_budgets(page, best)]
+    if entries and page:
+        claims = found.get("monitor", {}).get("claims", ())  # of the certificates that are monitored
+        certified = [float(number) for each in claims for number in re.findall(r"\d\.\d+$", each["claim"])]
+        problems += [f"page: {line}" for line in _uncertified(page, entries, stored, certified)]
     return problems
 
 
@@ -172,6 +176,28 @@ def _two_voices(text: str, best: Numbers) -> Iterator[str]:
             certified = best.get((name, None), set())
             if not any(0.0 <= said - value + 1e-9 <= _ROUNDING for value in certified):
                 yield f"{name} is said to be at most {said}, and certified: {sorted(certified)}"
+
+
+_SAID_ALONE = r"(?<!probability )(?:at most|at least|between|>) (-?\d\.\d{4})(?!\d)"
+_SAID_OF_BOTH = r"(-?\d\.\d{4}) (?:to|and) (-?\d\.\d{4})(?!\d)"
+
+
+def _uncertified(
+    page: str, entries: Mapping[str, Any], stored: Mapping[str, Any], others: Sequence[float]
+) -> Iterator[str]:
+    """Bounds on the page, with four digits, that no certificate of the file has: a page computes nothing."""
+    ends = [1.0, *others]  # 1 is no bound
+    for name, entry in entries.items():
+        details = entry.get("details", stored.get(name, {}).get("details", {}))
+        among = (entry.get("value"), entry.get("lower"), *(v for k, v in details.items() if k.startswith("group_")))
+        ends += [float(number) for each in among if each is not None for number in np.ravel(each)]
+    said = re.findall(_SAID_ALONE, text := _shown(page).partition("What must be true")[0])
+    said += [number for both in re.findall(_SAID_OF_BOTH, text) for number in both]
+    said += [bound for _, table in _tables(page) for _, _, bounds in table for bound in bounds if bound[0].isdigit()]
+    certified = np.array(ends)
+    for number in dict.fromkeys(said):
+        if not np.any(np.abs(certified - float(number)) <= _ROUNDING):
+            yield f"{number} is said to be a bound, and no certificate of the file has it"
 
 
 _BOUND = r"(?: is| lies)?(?: (at most|at least|between|<=))? (-?\d+\.\d+)(?: (?:to|and) (-?\d+\.\d+))?(?=[^\d%]|$)"
