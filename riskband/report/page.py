@@ -189,7 +189,9 @@ def _given(
             found = certified_on_scale(source, delta=delta, require=required)
             return dict(found.certificates), found.gate
         wanted = "two" if source.num_clients <= _MOST_FOR_A_BAND else ""
-        has_mean = not (required or are_few(source, delta=check_delta(delta) / 3.0))  # few are told of the next one first
+        has_mean = not (
+            required or are_few(source, delta=check_delta(delta) / 3.0)
+        )  # few are told of the next one first
         asked = Asked(check_delta(delta), mean=has_mean, require=required, band=wanted, groups=True)
         found = certified(source, asked)
         return _with_shifts(found), found.gate

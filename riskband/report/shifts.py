@@ -89,7 +89,9 @@ def _one_shift(found: Findings, divergence: str, points: Sequence[float | None])
         label=LABELS[found.validity],
         kinds=tuple(map(percent, KINDS)),
         steps=tuple(
-            Step(exactly(budget), tuple(map(percent, kinds[:, at])), tuple(upper(each[at]) for each in columns.values()))
+            Step(
+                exactly(budget), tuple(map(percent, kinds[:, at])), tuple(upper(each[at]) for each in columns.values())
+            )
             for at, budget in enumerate(budgets)
         ),
         columns=tuple(map(capital, columns)),

@@ -76,7 +76,7 @@ def _who(network: Mapping[str, Any]) -> str:
 
 
 def _failed(report: Mapping[str, Any]) -> Iterator[str]:
-    """One line for each of the first kinds of failures of clients that were there, and how to find one without a name."""
+    """One line for each of the first kinds of failures of clients that were there; how to find one without a name."""
     failures = report["network"]["failures"]
     node_ids = report["timing"].get("node_ids_of_failures", [None] * len(failures))
     shown = [(each, node_id) for each, node_id in zip(failures, node_ids, strict=True) if each["client_id"] or node_id]

@@ -19,7 +19,9 @@ ALL = [pytest.param(k, delta, marks=pytest.mark.slow) for k in range(2, 61) for 
 
 def of_all_kinds(num_clients, delta):
     """What is found where nothing is asked: of risks, with a band and groups beside, of changes and of scores."""
-    risks = rb.ClientRisks(LOSSES[:num_clients], 100, groups=["a", "b"] * (num_clients // 2) + ["a"] * (num_clients % 2))
+    risks = rb.ClientRisks(
+        LOSSES[:num_clients], 100, groups=["a", "b"] * (num_clients // 2) + ["a"] * (num_clients % 2)
+    )
     yield certified(risks, Asked(delta))
     yield certified(risks, Asked(delta, band="two", groups=True))
     changes = rb.ClientChanges.from_counts([1] * num_clients, [2] * num_clients, 100)

@@ -641,7 +641,9 @@ def test_the_page_of_few_clients_has_the_next_one_beside_what_holds_together_and
     largest = f"{answers.values.max():.4f}"
     one = f"with probability at least 0.923 over the draw of the clients and their examples, the risk that the next client would measure is at most {largest}."  # noqa: E501
     assert f"Beside that, by itself: {one}" in shown
-    assert re.search(r"(With probability at least 0\.95 [^:]*?)all of this holds together \(delta = 0\.05, shared", shown)
+    assert re.search(
+        r"(With probability at least 0\.95 [^:]*?)all of this holds together \(delta = 0\.05, shared", shown
+    )
     assert "needs 42 clients or more beside the other numbers at delta = 0.05, and 29 if it alone is asked for" in shown
     assert "Nine in ten unseen clients" not in shown
     assert "clients are too few" not in shown
