@@ -128,10 +128,8 @@ def _shares(report: Mapping[str, Any], entries: Mapping[str, Any], *, delta: flo
     if spent > whole * (1.0 + 1e-9):
         yield f"the events have deltas that add up to {spent:g}, more than {whole:g}"
     for name in findings["beside"]:
-        if (
-            "next client would measure" not in entries[name]["quantity"]
-            or not (1.0 / entries[name]["delta"]).is_integer()
-        ):
+        odds = 1.0 / entries[name]["delta"]  # of K clients, one in K + 1
+        if "the next client would measure" not in entries[name]["quantity"] or abs(odds - round(odds)) > 1e-6:
             yield f"{name} stands beside the others and is no next client by its rank"
     named = [name for event in findings["events"] for name in event["certificates"]] + findings["beside"]
     proved = [name for name, entry in entries.items() if entry["validity"] != "refuted"]

@@ -154,8 +154,8 @@ def _said(curve: Curve, index: int) -> str:
 
 
 def over_budgets(x: Sequence[float], uppers: Sequence[tuple[str, np.ndarray[Any, Any]]], **words: Any) -> Chart | None:
-    """Return the chart of upper bounds over a budget: between two the bound at the larger one holds; one has none."""
-    if len(x) < 2:
+    """Return the chart of upper bounds over a budget: between two the larger one holds. Two have none."""
+    if len(x) < 3:
         return None
     curves = tuple(Curve(name, f"worst-{index % 4}", y) for index, (name, y) in enumerate(uppers))
     highest = max(float(y.max()) for _, y in uppers)

@@ -63,7 +63,7 @@ def certified_target(
 
 
 def of_networks(found: Findings) -> Iterator[str]:
-    """Return what is said of a target network beside its certificates: which budgets are refuted, that none is proved."""
+    """Return what is said of a target network beside its certificates: refuted budgets, and that none is proved."""
     given = found.certificates
     yield from (f"{name}: {_REFUTED_BUDGET}" for name, each in given.items() if is_budget_refuted(each, given))
     if found.target is not None:

@@ -43,7 +43,7 @@ class Shift:
     steps: tuple[Step, ...]  # one for each budget
     columns: tuple[str, ...]  # what is bounded
     measured: tuple[str, ...]  # the same without a shift, on the clients that answered
-    chart: Chart | None  # the same as a figure, if there are two budgets or more
+    chart: Chart | None  # the same as a figure, if there are three budgets or more
     together: str = ""  # what holds at once with what
 
 

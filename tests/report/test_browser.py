@@ -77,7 +77,7 @@ def two(tmp_path_factory) -> Path:
     band = rb.band(answers_of(50), delta=0.05)
     found = tmp_path_factory.mktemp("two") / "report.html"
     found.write_text(
-        report_page({name: rb.worst_case_mean(band, divergence=name, budget=[0.05, 0.1]) for name in ("kl", "tv")})
+        report_page({name: rb.worst_case_mean(band, divergence=name, budget=[0.05, 0.1, 0.2]) for name in ("kl", "tv")})
     )
     return found
 
