@@ -179,7 +179,7 @@ def _two_voices(text: str, best: Numbers) -> Iterator[str]:
                 yield f"{name} is said to be at most {said}, and certified: {sorted(certified)}"
 
 
-_SAID_ALONE = r"(?<!probability )(?:at most|at least|between|>) (-?\d\.\d{4})(?!\d)"
+_SAID_ALONE = r"(?<!probability )(?:at most|at least|between) (-?\d\.\d{4})(?!\d)"
 _SAID_OF_BOTH = r"(-?\d\.\d{4}) (?:to|and) (-?\d\.\d{4})(?!\d)"
 
 

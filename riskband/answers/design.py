@@ -54,9 +54,10 @@ class Design(Shown):
     clusters: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        pairs = {("strata", "shares"): "--stratum and --shares"}
-        pairs[("weights", "largest_weight")] = "--sampling-weight and --largest-weight"
-        for (first, second), options in pairs.items():
+        for first, second, options in (
+            ("strata", "shares", "--stratum and --shares"),
+            ("weights", "largest_weight", "--sampling-weight and --largest-weight"),
+        ):
             if (getattr(self, first) is None) != (getattr(self, second) is None):
                 rule = f"{first} and {second} of a design must be given together"
                 raise ValueError(f"{rule}, got one; give both, in the command {options}")
