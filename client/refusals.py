@@ -21,6 +21,8 @@ from riskband.checks import RefusedError
 APP_HASH_KEY = "app-hash"
 """Of the node config: the only `protocol.hashes.code_hash` under which this client answers."""
 
+_LOGGED: set[tuple[int, str]] = set()  # of this process: what was refused, by run
+
 
 class WithheldError(RuntimeError):
     """An error whose details stay in the client's own log; its text names the step that failed and how."""
@@ -87,8 +89,10 @@ def sign_refusals(message: Message, context: Context, call_next: ClientAppCallab
         kind = type(error).__name__
         is_ours = isinstance(error, ValueError | WithheldError)
         text = f"{kind}: {error}" if is_ours else f"{kind}; the details are in this client's own log"
-        # Of a plain refusal the words are all there is to know.
-        log(ERROR, "No answer: %s", text, exc_info=None if isinstance(error, ValueError) else error)
+        if (context.run_id, text) not in _LOGGED:  # many clients of one process refuse alike
+            _LOGGED.add((context.run_id, text))
+            # Of a plain refusal the words are all there is to know.
+            log(ERROR, "No answer: %s", text, exc_info=None if isinstance(error, ValueError) else error)
     refusal = wire.Refusal(_name_if_any(context), code_hash(), text)
     return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, wire.encode_refusal(refusal)), reply_to=message)
 

@@ -31,7 +31,7 @@ class FDivergenceConclusion(Conclusion):
     # each divergence the worst means at all budgets asked. Where answers are not what the clients measured (noise,
     # counts, clients that are missing and count as the worst, or may be wrong) the worst means are read off the band.
     # Of clients that are no independent draws there is neither a band nor what is read off it.
-    # If nothing is required of few clients, "next_client" comes first; its probability may stand beside delta.
+    # If nothing is required of few clients, "next_client" stands beside all this, with a probability of its own.
     band: rb.Band | None
     target: rb.ClientRisks | None = None  # of the clients of the target network, if two or more answered
     target_group: str = ""  # theirs
@@ -50,7 +50,7 @@ class FDivergence(BandStrategy):
     budgets: Sequence[float]  # sizes of the divergence balls, >= 0
     thresholds: Sequence[float] | np.ndarray  # shape (num_thresholds,), risks in [0, 1] at which curves are read
     breakdown_threshold: float  # a risk in [0, 1], from which on a client counts as failing
-    has_next: bool = True  # whether the next client stands first, if nothing is required of few
+    has_next: bool = True  # whether the next client stands beside the others, if nothing is required of few
     target_group: str = ""  # clients in this group are of the target network, and all others of the source; "": none
 
     def answered(self, outcome: RoundOutcome[Any]) -> PlainAnswers:
@@ -77,8 +77,6 @@ class FDivergence(BandStrategy):
         has_band = not isinstance(risks, rb.ClientRisks) or risks.are_independent
         num_parts = has_band + num_own + (bet_on is not None) * sum(sizes.size > 0 for sizes in budgets.values())
         certificates, part = dict[str, rb.Certificate](), self.delta / num_parts
-        if self.has_next and bet_on is not None and not required and are_few(bet_on, delta=self.delta):
-            certificates, part = next_of_few(bet_on, delta=self.delta, num_others=num_parts)
         band = rb.band(risks, sides="two", delta=part, **self.band_settings) if has_band else None
         found = self.certificates_required(risks, required, delta=part, band=band)
         seed = self.seed if has_band else None
@@ -100,6 +98,8 @@ class FDivergence(BandStrategy):
                     band, divergence=name, budget=np.asarray(self.budgets, dtype=np.float64), thresholds=self.thresholds
                 )
         certificates |= by_file({name: each for name, each in found.items() if name != "mean"})
+        if self.has_next and bet_on is not None and not required and are_few(bet_on, delta=self.delta / 3.0):
+            certificates |= next_of_few(bet_on)
         members = _members(outcome, self.target_group, are_meant=True) if self.target_group else None
         return FDivergenceConclusion(
             outcome=outcome,

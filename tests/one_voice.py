@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,10 @@ def contradictions(
         problems += [f"{place}: {line}" for line in _on_scale(text, {**entries, **_renamed(stored)})]
         problems += [f"{place}: {line}" for line in re.findall(r"[^.\n]*hold at once with confidence[^.\n]*", text)]
     problems += [f"page: {line}" for line in _table_of_budgets(page, best)]
+    if entries and page:
+        claims = found.get("monitor", {}).get("claims", ())  # of the certificates that are monitored
+        certified = [float(number) for each in claims for number in re.findall(r"\d\.\d+$", each["claim"])]
+        problems += [f"page: {line}" for line in _uncertified(page, entries, stored, certified)]
     return problems
 
 
@@ -114,20 +118,20 @@ def _two_numbers(entries: Mapping[str, Any]) -> Iterator[str]:
 def _shares(report: Mapping[str, Any], entries: Mapping[str, Any], *, delta: float | None) -> Iterator[str]:
     """Parts of delta that add up to more than it; certificates in no event, or with another delta than theirs.
 
-    Where nothing is required of few clients, so that they would have no tail, the next one may be above the largest of
-    K with probability 1 / (K + 1) beside delta.
+    What holds beside that is a next client by the first of its K ranks, with its own probability of 1 / (K + 1).
     """
     findings = report.get("findings")
     if findings is None:
         return
     whole = findings["delta"] if delta is None else delta
-    num_clients = report.get("network", {}).get("num_answered", np.inf)
-    if delta is not None and report.get("gate") is None and 0.9**num_clients > delta / 3.0:
-        whole += 1.0 / (num_clients + 1.0)
     spent = sum(event["delta"] for event in findings["events"])
     if spent > whole * (1.0 + 1e-9):
         yield f"the events have deltas that add up to {spent:g}, more than {whole:g}"
-    named = [name for event in findings["events"] for name in event["certificates"]]
+    for name in findings["beside"]:
+        odds = 1.0 / entries[name]["delta"]  # of K clients, one in K + 1
+        if "the next client would measure" not in entries[name]["quantity"] or abs(odds - round(odds)) > 1e-6:
+            yield f"{name} stands beside the others and is no next client by its rank"
+    named = [name for event in findings["events"] for name in event["certificates"]] + findings["beside"]
     proved = [name for name, entry in entries.items() if entry["validity"] != "refuted"]
     if sorted(named) != sorted(proved):
         yield f"events name {sorted(named)}, and the certificates are {sorted(proved)}"
@@ -173,6 +177,28 @@ def _two_voices(text: str, best: Numbers) -> Iterator[str]:
             certified = best.get((name, None), set())
             if not any(0.0 <= said - value + 1e-9 <= _ROUNDING for value in certified):
                 yield f"{name} is said to be at most {said}, and certified: {sorted(certified)}"
+
+
+_SAID_ALONE = r"(?<!probability )(?:at most|at least|between) (-?\d\.\d{4})(?!\d)"
+_SAID_OF_BOTH = r"(-?\d\.\d{4}) (?:to|and) (-?\d\.\d{4})(?!\d)"
+
+
+def _uncertified(
+    page: str, entries: Mapping[str, Any], stored: Mapping[str, Any], others: Sequence[float]
+) -> Iterator[str]:
+    """Bounds on the page, with four digits, that no certificate of the file has: a page computes nothing."""
+    ends = [1.0, *others]  # 1 is no bound
+    for name, entry in entries.items():
+        details = entry.get("details", stored.get(name, {}).get("details", {}))
+        among = (entry.get("value"), entry.get("lower"), *(v for k, v in details.items() if k.startswith("group_")))
+        ends += [float(number) for each in among if each is not None for number in np.ravel(each)]
+    said = re.findall(_SAID_ALONE, text := _shown(page).partition("What must be true")[0])
+    said += [number for both in re.findall(_SAID_OF_BOTH, text) for number in both]
+    said += [bound for _, table in _tables(page) for _, _, bounds in table for bound in bounds if bound[0].isdigit()]
+    certified = np.array(ends)
+    for number in dict.fromkeys(said):
+        if not np.any(np.abs(certified - float(number)) <= _ROUNDING):
+            yield f"{number} is said to be a bound, and no certificate of the file has it"
 
 
 _BOUND = r"(?: is| lies)?(?: (at most|at least|between|<=))? (-?\d+\.\d+)(?: (?:to|and) (-?\d+\.\d+))?(?=[^\d%]|$)"

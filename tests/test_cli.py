@@ -896,27 +896,28 @@ def test_few_clients_say_nothing_of_the_worst_of_many_next_ones(tmp_path, capsys
 
 
 @pytest.mark.parametrize(
-    ("num_clients", "delta", "rank", "of_mean", "needed"),
-    [(10, 0.05, 1, 0.05, 29), (24, 0.2, 2, 0.1, 22), (38, 0.05, 1, 0.05, 29)],
+    ("num_clients", "delta", "needed", "alone"), [(2, 0.05, 39, 29), (10, 0.01, 55, 44), (24, 0.2, 26, 16)]
 )
-def test_few_clients_say_most_of_the_next_one(tmp_path, losses, capsys, num_clients, delta, rank, of_mean, needed):
-    """The next is above the r-th largest of K with probability r/(K + 1), a part of delta if there is a rank for it."""
+def test_few_clients_say_most_of_the_next_one(tmp_path, losses, capsys, num_clients, delta, needed, alone):
+    """The next is above the largest of K with probability 1/(K + 1), which is no part of the delta that was asked."""
     path, out, answers = tmp_path / "few.csv", tmp_path / "c.json", np.round(losses[:num_clients], 2)
     path.write_text("loss\n" + "\n".join(map(str, answers)) + "\n")
     asked = (path, "--num-examples", 100, "--delta", delta, "--out", out)
     assert run(*asked) == 0
     printed, found = capsys.readouterr().out, certificates(out)
-    of_next = rank / (num_clients + 1)
-    assert list(found) == ["next_client", "mean"]
-    one, mean = found.values()
-    assert (one.value, one.delta) == (np.sort(answers)[-rank], pytest.approx(of_next))
-    assert (mean.value, mean.delta) == (rb.mean_bound(rb.ClientRisks(answers, 100), delta=of_mean).value, of_mean)
-    assert json.loads(out.read_text())["findings"]["delta"] == pytest.approx(of_next + of_mean)
-    (said,) = re.findall(rf"<= {one.value:.4f} \(by itself with probability at least ([\d.]+):", printed)
-    assert 1.0 - of_next - 0.001 < float(said) <= 1.0 - of_next + 1e-12
-    assert f"needs {needed} clients or more at delta = {of_mean:g}" in printed
+    of_next = 1 / (num_clients + 1)
+    assert list(found) == ["mean", "next_client"]
+    mean, one = found.values()
+    assert (one.value, one.delta) == (answers.max(), pytest.approx(of_next))
+    assert (mean.value, mean.delta) == (rb.mean_bound(rb.ClientRisks(answers, 100), delta=delta).value, delta)
+    said = json.loads(out.read_text())["findings"]
+    assert (said["delta"], said["beside"]) == (delta, ["next_client"])
+    assert f"with probability at least {1 - delta:g} this holds (delta = {delta:g}):\n  the mean risk" in printed
+    ((itself,),) = (re.findall(rf"<= {one.value:.4f} \(by itself with probability at least ([\d.]+):", printed),)
+    assert 1.0 - of_next - 0.001 < float(itself) <= 1.0 - of_next + 1e-12
+    assert f"needs {needed} clients or more beside the other numbers at delta = {delta:g}, and {alone} if it" in printed
     assert "1.0000" not in printed
-    assert "no bound below 1" not in printed
+    assert "no bound below 1" not in printed or num_clients == 2
     assert main(["verify", str(out)]) == 0
     capsys.readouterr()
     assert run(*asked, "--quantile", 0.5) == run(*asked, "--contamination", 1) == 0  # whatever is named, or in doubt

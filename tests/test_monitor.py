@@ -15,7 +15,9 @@ import pytest
 import riskband as rb
 from riskband.cli import main
 from riskband.report.monitor_page import monitor_page
+from riskband.report.words import bound_in_words
 from tests.ledgers import write_ledger
+from tests.one_voice import contradictions
 from tests.schemas import problems
 
 N = 100
@@ -94,9 +96,14 @@ def test_an_alarm_has_its_own_status_and_stays(tmp_path, certificate, capsys):
 
 
 def test_a_page_without_alarm_reads_itself_again(tmp_path, certificate, answers):
-    page = tmp_path / "monitor.html"
-    assert of_csv(certificate, answers, "--page", page, "--interval", 7) == 0
+    page, out = tmp_path / "monitor.html", tmp_path / "today.json"
+    assert of_csv(certificate, answers, "--page", page, "--interval", 7, "--out", out) == 0
     assert '<meta http-equiv="refresh" content="7">' in page.read_text()
+    document = json.loads(out.read_text())
+    assert contradictions(document, page=page.read_text()) == []
+    said = bound_in_words(rb.Certificate.from_dict(document["certificates"]["mean"]))
+    assert said in page.read_text()
+    assert contradictions(document, page=page.read_text().replace(said, "0.1234 to 0.5678")) != []
     assert not list(tmp_path.glob("*.part"))
 
 

@@ -81,9 +81,13 @@ class Design(Shown):
     clusters: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        for first, second in (("strata", "shares"), ("weights", "largest_weight")):
+        for first, second, options in (
+            ("strata", "shares", "--stratum and --shares"),
+            ("weights", "largest_weight", "--sampling-weight and --largest-weight"),
+        ):
             if (getattr(self, first) is None) != (getattr(self, second) is None):
-                raise ValueError(f"{first} and {second} of a design must be given together, got one; give both")
+                rule = f"{first} and {second} of a design must be given together"
+                raise ValueError(f"{rule}, got one; give both, in the command {options}")
         if (self.weights is not None) == (self.strata is not None or self.clusters is not None):
             raise ValueError("a design must have strata, clusters (alone or in strata) or weights; give one of them")
         set_fields(self, strata=_labels("strata", self.strata), clusters=_labels("clusters", self.clusters))

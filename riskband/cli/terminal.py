@@ -12,9 +12,9 @@ from riskband.answers.scaled import ClientChanges, ScaledAnswers
 from riskband.report import words
 from riskband.report.asked import groups_problem
 from riskband.report.findings import Findings
-from riskband.report.networks import NO_UPPER_BOUND, REFUTED_BUDGET
+from riskband.report.networks import of_networks
 from riskband.wording import exactly, printable, rounded_down, rounded_up
-from riskband.worst_cases.requirements import DIVERGENCE, is_budget_refuted, sizes_in_words
+from riskband.worst_cases.requirements import DIVERGENCE, sizes_in_words
 
 
 def summary(found: Findings, risks: rb.ClientRisks, *, how_read: str, binary: bool | None) -> str:
@@ -51,24 +51,20 @@ def summary_on_networks(found: Findings, source: rb.ClientRisks, target: rb.Clie
     both = {"source": source, "target": target}
     sizes = [f"{each.num_clients} of the {name} with {sizes_in_words(each)} examples" for name, each in both.items()]
     means = [f"{each.shown_values.mean():.4f} in the {name}" for name, each in both.items()]
-    given = found.certificates
-    more = [f"  {name}: {REFUTED_BUDGET}" for name, each in given.items() if is_budget_refuted(each, given)]
-    more += [f"  {line}" for line in words.of_two_networks(given)]
     lines = [
         f"clients: {sizes[0]}, {sizes[1]} each; {how_read}",
         f"measured mean loss {means[0]}, {means[1]} (every client counts once)",
     ]
-    return "\n".join(map(printable, [*lines, *_found(found, [*more, f"  {NO_UPPER_BOUND}"])]))
+    return "\n".join(map(printable, [*lines, *_found(found, [f"  {line}" for line in of_networks(found)])]))
 
 
 def _found(found: Findings, more: list[str]) -> list[str]:
     """The lines on what was found, whatever was answered, with more about what is not bounded."""
-    answers = words.who_answered(found.answers)
-    lines = [f"{what}: {said}" for what, said in answers.items() if what not in _SAID]
+    lines = [f"{line.what}: {line.said}" for line in found.who if not line.what.startswith(_SAID)]
     lines.append(f"{found.statement}:")
     by_band = [name for each in found.events for name in each.certificates if each.holds == "band"]
     for name in found.certificates:
-        if name not in by_band:
+        if name not in (*by_band, *found.beside):
             lines += _lines_of(found, name)
     if by_band:
         of = "both networks" if by_band[0].startswith(DIVERGENCE) else "one band"
@@ -76,6 +72,8 @@ def _found(found: Findings, more: list[str]) -> list[str]:
         lines += [line for name in by_band for line in _lines_of(found, name)]
     none = "not bounded from above by these answers, so without a certificate"
     lines += [f"  {each}: {none}" for each in found.unbounded]
+    lines += ["beside that, and no part of it:"] * bool(found.beside)
+    lines += [line for name in found.beside for line in _lines_of(found, name)]
     lines += [f"  {found.more_clients}"] if found.more_clients else []
     lines += more
     lines += dict.fromkeys(f"  {each.statement}" for each in found.breakdowns)
@@ -99,8 +97,7 @@ def _lines_of(found: Findings, name: str) -> Iterator[str]:
         lower = "" if low is None else f"{rounded_down(low, digits)} <= "
         bound = f": no bound below 1; {why}" if why else "" if high is None else f" <= {rounded_up(high, digits)}"
         bound = ": not bounded by these answers" if low is None and high is None else bound
-        said = words.estimated(certificate) or words.of_rank(certificate)
-        itself = f" ({said})" if said else ""
+        itself = f" ({said})" if (said := words.of_rank(certificate)) else ""
         become = _become(given["divergence"], given["budget"]) if "budget" in given else ""
         yield f"  {lower}{quantity}{become}{bound}{itself}"
         for group, size, bounds, measured in words.group_rows(certificate):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from riskband.checks import (
     check_number,
     check_single,
     in_decimals,
+    spelled,
 )
 from riskband.functionals import bets, weights
 from riskband.functionals import extremal_distributions as extremal
@@ -702,6 +704,11 @@ def resolve_weight(given: str | QuantileWeight, *, called: str) -> QuantileWeigh
     return weight
 
 
+_SPREAD = "'coefficient_of_variation', the standard deviation over the mean"
+_MEANT = dict.fromkeys(("std", "sd", "stdev", "standard_deviation", "variance", "var", "cv"), _SPREAD)
+_MEANT |= {"median": "quantile:0.5", "iqr": "quantile_range:0.25:0.75", "average": "mean", "max": "maximum"}
+
+
 def resolve(given: object, *, called: str = "functional", among: Table = FUNCTIONALS) -> Functional:
     """Return the `Functional` that `given` stands for: a name, a weight or a function as in `bound`, or one itself.
 
@@ -717,9 +724,9 @@ def resolve(given: object, *, called: str = "functional", among: Table = FUNCTIO
     found = as_spelled(name, among)
     if found is None:
         kinds = "" if isinstance(given, str) else "it must be a name, a QuantileWeight or a function of a band; "
-        raise ValueError(
-            f"{called} must be one of {', '.join(sorted(among))}, got {given!r:.80}; {kinds}say 'cvar:0.9'"
-        )
+        close = (_MEANT.get(spelled(name)), *get_close_matches(name, among, n=1), "'cvar:0.9'")
+        meant = next(each if "'" in each else repr(each) for each in close if each)
+        raise ValueError(f"{called} must be one of {', '.join(sorted(among))}, got {given!r:.80}; {kinds}say {meant}")
     try:
         numbers = [float(parameter) for parameter in parameters]
     except ValueError as error:

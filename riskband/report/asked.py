@@ -28,7 +28,6 @@ TAILS = ("quantile:0.5", "quantile:0.9", "cvar:0.9")
 # What is bounded where no number was asked for.
 _UNASKED = ("mean", f"quantile:{exactly(TAIL_LEVEL)}", f"cvar:{exactly(TAIL_LEVEL)}")
 _CURVE = np.arange(1, 20) / 20  # risks at which a band that is only drawn stands in the file
-_ROUNDING = 1e-9  # of a rank: 1 of 20 clients is a delta of 0.05, whatever the last digit says
 _MOST_GROUPS = 50  # all share one part of delta; of more, a band of each would say next to nothing
 
 
@@ -112,8 +111,6 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     risks = answers.in_order_of_names() if asked.is_alone else answers  # as certificates that bet on them hold them
     is_bet_on = asked.is_alone and risks.are_as_measured  # bets need every answer as it was given
     above, shifts, is_of_groups = asked.from_above, asked.shifts, asked.groups and not groups_problem(risks)
-    is_of_few = above == list(_UNASKED) and asked.is_alone and are_few(risks, delta=asked.delta)
-    above = ["mean"] if is_of_few else above
     bet_on = requirements.numbers_alone(asked.from_both_sides, can_bet=is_bet_on)
     off_band = [name for name in asked.from_both_sides if name not in bet_on]
     is_read = (above and not asked.is_alone) or (shifts and not is_bet_on) or asked.at is not None
@@ -122,9 +119,9 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     of_next = (asked.divergence or (None,)) if asked.has_next else ()
     mean_of_others = asked.mean_of_others and not (of_next and is_one_next(risks, asked.next, asked.population))
     num_parts = num_alone + len(of_next) + mean_of_others + is_needed
+    is_of_few = above == list(_UNASKED) and asked.is_alone and are_few(risks, delta=asked.delta / num_parts)
+    above, num_parts = (["mean"], num_parts - len(_UNASKED) + 1) if is_of_few else (above, num_parts)
     found, part = dict[str, rb.Certificate](), asked.delta / num_parts
-    if is_of_few:
-        found, part = next_of_few(risks, delta=asked.delta, num_others=num_parts)
     has_both_sides = "two" in (asked.sides, asked.band) or (off_band and not is_bet_on)
     band = _band(risks, asked, delta=part, sides="two" if has_both_sides else "lower") if is_needed else None
     alone: dict[str, Any] = {"delta": part, "seed": asked.seed if risks.are_as_measured else None}
@@ -135,9 +132,8 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     if band is not None:
         found |= certificates_of(band, off_band, delta=None)
         found |= _by_name(rb.worst_case_cdf(band, **shift) for shift in shifts)
-        found |= {
-            name: _above(name, band, **alone) for name in TAILS if asked.band and not (is_of_few or name in found)
-        }
+        tails = TAILS[: 1 if is_of_few else None] if asked.band else ()
+        found |= {name: _above(name, band, **alone) for name in tails if name not in found}
         if not any(each.event == "band" for each in found.values()):  # what is drawn has its part of delta in the file
             found["curve"] = rb.survival(band, thresholds=_CURVE)
     found |= _by_name(_next(risks, asked, divergence, delta=part) for divergence in of_next)
@@ -146,6 +142,7 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     if is_of_groups:
         bands = rb.group_bands(risks, risks.groups or (), delta=part)
         found["worst group"] = rb.group_certificate(bands, "worst_group", "mean")
+    found |= next_of_few(risks) if is_of_few else {}
     return findings(
         found,
         gate=verdicts_on(found, asked.requirements, delta=asked.delta) if asked.requirements else None,
@@ -162,28 +159,17 @@ def is_one_next(answers: rb.ClientRisks | ScaledAnswers, num_next: int | None, p
 
 
 def are_few(risks: rb.ClientRisks | ScaledAnswers, *, delta: float) -> bool:
-    """Return whether clients are too few for a bound on their tail beside others: then they say most of the next one.
+    """Return whether clients are too few for a bound on their tail with this part of delta: then the next one is said.
 
     That is bounded by ranks, which need every answer as it was measured.
     """
     is_ranked = risks.are_independent and risks.are_as_measured
-    return is_ranked and risks.num_clients < rb.num_clients_needed(TAIL_LEVEL, delta=delta / len(_UNASKED))
+    return is_ranked and risks.num_clients < rb.num_clients_needed(TAIL_LEVEL, delta=delta)
 
 
-def next_of_few(
-    answers: rb.ClientRisks | ScaledAnswers, *, delta: float, num_others: int
-) -> tuple[dict[str, rb.Certificate], float]:
-    """Return what the next client measures, and the part of delta that is left for each of the other numbers.
-
-    It has a part, too, if that is enough; or else what follows from the first rank, beside delta.
-    """
-    part = delta / (num_others + (_rank(answers, delta / (num_others + 1)) > 0))
-    return {"next_client": rb.next_clients(answers, 1, rank=max(1, _rank(answers, part)))}, part
-
-
-def _rank(risks: rb.ClientRisks | ScaledAnswers, delta: float) -> int:
-    """Return the last rank that bounds the next client's risk and fails no more often than delta; 0 if none does."""
-    return int(delta * (risks.num_clients + 1) * (1.0 + _ROUNDING))
+def next_of_few(answers: rb.ClientRisks | ScaledAnswers) -> dict[str, rb.Certificate]:
+    """Return what the next client measures by the first rank, which nobody's delta pays for: it stands beside that."""
+    return {"next_client": rb.next_clients(answers, 1, rank=1)}
 
 
 def _by_name(certificates: Iterable[rb.Certificate]) -> dict[str, rb.Certificate]:
@@ -211,11 +197,6 @@ def _above(name: str, source: rb.ClientRisks | rb.Band, *, delta: float, seed: i
     if kind == "quantile":
         return rb.quantile(source, float(point), delta=own)
     return rb.survival(source, thresholds=float(point), delta=own)
-
-
-def read_off(band: rb.Band, name: str) -> rb.Certificate:
-    """Return the bound from above on the mean, a quantile, a tail mean or a share, by its name, off a band."""
-    return _above(name, band, delta=band.delta, seed=None)
 
 
 def groups_problem(risks: rb.ClientRisks) -> str:

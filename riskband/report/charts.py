@@ -153,8 +153,10 @@ def _said(curve: Curve, index: int) -> str:
     return f"{curve.name}: {rounded_down(curve.lower[index])} to {rounded_up(curve.y[index])}"
 
 
-def over_budgets(x: Sequence[float], uppers: Sequence[tuple[str, np.ndarray[Any, Any]]], **words: Any) -> Chart:
-    """Return the chart of upper bounds over a budget: between two budgets the bound at the larger one holds."""
+def over_budgets(x: Sequence[float], uppers: Sequence[tuple[str, np.ndarray[Any, Any]]], **words: Any) -> Chart | None:
+    """Return the chart of upper bounds over a budget: between two the larger one holds. Two have none."""
+    if len(x) < 3:
+        return None
     curves = tuple(Curve(name, f"worst-{index % 4}", y) for index, (name, y) in enumerate(uppers))
     highest = max(float(y.max()) for _, y in uppers)
     top = min(1.0, (np.floor(highest * 5.0) + 1.0) / 5.0)

@@ -45,7 +45,7 @@ def compare(
         they share delta equally, and the outcome is a mapping.
     delta : float
         Probability that anything of it fails, in (0, 1); shared equally by what is asked. If nothing is, and few
-        clients answered, what their ranks say of the next one may have a probability of its own beside it.
+        clients answered, what their ranks say of the next one stands beside it, with a probability of its own.
     numbers : iterable of str
         What is bounded from above, as `change_bound` reads it. By default, if nothing else is asked, the mean change
         and the share of clients that get worse by more than 0.05; of few clients the next one instead of the latter.
@@ -113,8 +113,9 @@ def certified_on_scale(
     asked = [str(ScaledNumber.of(name, families)) for name in named]
     has_next = num_next is not None or (population is not None and not any(map(is_of_next, gated)))
     is_unasked, found = not (asked or gated or has_next or divergence), dict[str, Certificate]()
+    is_of_few = is_unasked and are_few(answers, delta=check_delta(delta) / len(_UNASKED[ClientChanges]))
     if is_unasked:
-        asked = list(_UNASKED[type(answers)])[: 1 if are_few(answers, delta=delta) else None]
+        asked = list(_UNASKED[type(answers)])[: 1 if is_of_few else None]
     if divergence is not None and not has_next:
         worst = list(families)[-1]
         asked += [f"{worst}:{divergence}:{size:.15g}" for size in np.ravel(budget).tolist() if size]
@@ -125,9 +126,7 @@ def certified_on_scale(
         )
     asked = [name for name in dict.fromkeys(asked) if name not in behind]
     mean_of_others &= not (has_next and is_one_next(answers, num_next, population))
-    part = check_delta(delta) / (len(asked) + len(behind) + has_next + mean_of_others)
-    if is_unasked and are_few(answers, delta=delta):
-        found, part = next_of_few(answers, delta=delta, num_others=len(asked))
+    part = delta / (len(asked) + len(behind) + has_next + mean_of_others)
     bound: Any = change_bound if isinstance(answers, ClientChanges) else score_bound
     found |= {name: bound(answers, name, delta=part, **({} if local is None else {"local": local})) for name in asked}
     found |= certificates_of(answers, behind, delta=part, population=population, local=local)
@@ -135,5 +134,6 @@ def certified_on_scale(
     for more in [shift] * has_next + [{"mean": True}] * mean_of_others:
         of_next = next_clients(answers, num_next, delta=part, population=population, **more)
         found[of_next.name] = of_next
+    found |= next_of_few(answers) if is_of_few else {}
     gate = requirements.verdicts_on(found, gated, delta=delta) if gated else None
     return findings(found, gate=gate, names=answers.names)

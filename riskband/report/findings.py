@@ -16,7 +16,18 @@ import numpy as np
 
 from riskband.bands.band import Band
 from riskband.certificate import CERTIFICATE, ESTIMATE, REFUTED, Certificate
-from riskband.report.words import added, goal_in_words, num_clients_of, of_few, said_of_breakdown, said_once, together
+from riskband.report.words import (
+    Line,
+    added,
+    goal_in_words,
+    num_clients_of,
+    of_few,
+    of_rank,
+    said_of_breakdown,
+    said_once,
+    together,
+    who_answered,
+)
 from riskband.verification import COLLECTION_SCHEMA, source_of, why_it_says_nothing
 from riskband.wording import TRAINERS_ANSWERED, exactly
 from riskband.worst_cases.divergences import DIVERGENCES
@@ -90,6 +101,7 @@ class Findings:
             "statement": self.statement,
             "delta": self.delta,
             "events": [asdict(each) | {"certificates": list(each.certificates)} for each in self.events],
+            "beside": list(self.beside),
             "answered_by": self.answered_by,
             "assumptions": list(self.assumptions),
             "breakdowns": [asdict(each) for each in self.breakdowns],
@@ -122,10 +134,28 @@ class Findings:
     def statement(self) -> str:
         """How sure all of it is, and how delta is shared."""
         parts = [(each.holds, each.delta) for each in self.events if each.validity == self.validity]
-        what = "this holds" if len(self.certificates) == 1 else "all of this holds together"
+        what = "this holds" if len(self.certificates) - len(self.beside) == 1 else "all of this holds together"
         if len(parts) < len(self.events):
             what = "all that is certified here holds together"
         return together(parts, what=what, validity=self.validity, answered_by=self.answered_by)
+
+    @property
+    def target(self) -> Mapping[str, Any] | None:
+        """What the clients of a target network answered, if the certificates are about one."""
+        of_both = (each.recipe["arguments"].get("target") for each in self.certificates.values())
+        return next((each["answers"] for each in of_both if isinstance(each, Mapping)), None)
+
+    @property
+    def who(self) -> Iterator[Line]:
+        """Lines about who answered, of both networks if there are two."""
+        yield from who_answered(self.answers, network="" if self.target is None else "source")
+        yield from who_answered(self.target or {}, network="target")
+
+    @cached_property
+    def beside(self) -> dict[str, Certificate]:
+        """By name, what holds by itself at a level that follows from a rank, and so is no part of delta."""
+        of_events = {name for event in self.events for name in event.certificates}
+        return {name: c for name, c in self.certificates.items() if of_rank(c) and name not in of_events}
 
     @cached_property
     def assumptions(self) -> tuple[str, ...]:
@@ -140,8 +170,8 @@ class Findings:
 
     @property
     def more_clients(self) -> str:
-        """What more clients would allow to bound, if there are so few that the next one stands first; or ""."""
-        return of_few(self.certificates)
+        """What more clients would allow to bound, if there are so few that the next one is said; or ""."""
+        return of_few(self.certificates.values(), delta=self.delta, num_parts=len(self.events))
 
     @cached_property
     def breakdowns(self) -> tuple[Breakdown, ...]:
@@ -152,6 +182,12 @@ class Findings:
     def called(self, client: int) -> str:
         """Return what a client is called, by its place among the answers: by its name, or by its row."""
         return self.names[client] if self.names else f"row {client + 1}"
+
+    @property
+    def threshold(self) -> float | None:
+        """The risk from which on a client fails, if a requirement or a limit names one."""
+        points = [] if self.gate is None else [each.requirement.number.threshold for each in self.gate.verdicts]
+        return next((point for point in (*points, *(at for _, at in self.limits)) if point is not None), None)
 
     @property
     def divergences(self) -> dict[str, list[float]]:
@@ -168,24 +204,24 @@ class Findings:
         with_name = (e for e in self.certificates.values() if e.name == name and e.validity != REFUTED)
         return next((each for each in with_name if np.size(each.value) == 1), None)
 
-    def over_budgets(self, divergence: str, threshold: float | None = None) -> dict[float, Certificate]:
-        """Return certificates of the worst mean by budget, or of the worst share with at least a risk of `threshold`.
+    def over_budgets(self, divergence: str, threshold: float | None = None) -> dict[float, float]:
+        """Return the bounds on the worst mean by budget, or on the worst share with at least a risk of `threshold`.
 
-        That of budget 0 is of the network without a shift. What one could read off the band is not among them.
+        That of budget 0 is of the network without a shift. A curve over risks is read at the last one up to it.
         """
-        kind, plain = ("worst_mean", "mean") if threshold is None else ("worst_share", f"share:{exactly(threshold)}")
-        without = self.named(plain)
-        found = {} if without is None else {0.0: without}
-        for each in self.certificates.values():
+        without = self.named("mean" if threshold is None else f"share:{exactly(threshold)}")
+        found = {} if without is None else {0.0: float(np.asarray(without.value).item())}
+        for each in self._worst_cases(divergence, threshold):
             given = each.recipe["arguments"]
-            is_of_it = each.kind == kind and given["divergence"] == divergence and given.get("thresholds") == threshold
-            if is_of_it and each.validity != REFUTED:
-                found |= dict.fromkeys(np.ravel(given["budget"]).tolist(), each)
+            at = 0 if threshold is None else np.searchsorted(np.ravel(given["thresholds"]), threshold, side="right") - 1
+            budgets = np.ravel(given["budget"]).tolist()
+            bounds = np.asarray(each.value).reshape(len(budgets), -1)[:, at].tolist() if at >= 0 else []
+            found |= {size: min(bound, found.get(size, 1.0)) for size, bound in zip(budgets, bounds, strict=False)}
         return dict(sorted(found.items()))
 
     def band_over_budgets(self, divergence: str, threshold: float | None = None) -> Band | None:
         """Return the band off which the same bounds can be read at other budgets; None if they are no band's."""
-        shifted = [each for budget, each in self.over_budgets(divergence, threshold).items() if budget]
+        shifted = self._worst_cases(divergence, threshold)
         if not shifted:
             return self.band
         if self.band is not None and shifted[0].recipe["band"] == self.band.provenance()["band"]:
@@ -193,14 +229,19 @@ class Findings:
         source = source_of(shifted[0])
         return source if isinstance(source, Band) else None
 
+    def _worst_cases(self, divergence: str, threshold: float | None) -> list[Certificate]:
+        kind = "worst_mean" if threshold is None else "worst_share"
+        of_kind = [each for each in self.certificates.values() if each.kind == kind and each.validity != REFUTED]
+        return [each for each in of_kind if each.recipe["arguments"]["divergence"] == divergence]
+
     def breakdown(self, divergence: str, limit: float, threshold: float | None) -> Breakdown | None:
         """Return how far a limit is kept, by the band or else by certificates at their budgets; None if by neither."""
         points, band = self.over_budgets(divergence, threshold), self.band_over_budgets(divergence, threshold)
         if band is None and not any(points):  # nothing at a budget above 0
             return None
         if band is not None:
-            points = {budget: each for budget, each in points.items() if not budget}
-        last = max((budget for budget, each in points.items() if bound_at(each, budget) <= limit), default=None)
+            points = {budget: bound for budget, bound in points.items() if not budget}
+        last = max((budget for budget, bound in points.items() if bound <= limit), default=None)
         beyond = min((budget for budget in points if last is None or budget > last), default=None)
         if band is not None:
             found = breakdown(band, divergence=divergence, target=limit, threshold=threshold)
@@ -209,13 +250,6 @@ class Findings:
         goal = goal_in_words(limit, threshold, is_measured=band is not None and band.local == "observed")
         said = said_of_breakdown(goal, divergence=divergence, budget=last, beyond=beyond, validity=self.validity)
         return Breakdown(limit, threshold, divergence, last, beyond, said)
-
-
-def bound_at(certificate: Certificate, budget: float) -> float:
-    """Return the upper bound of a certificate, of a curve over budgets the one at a budget."""
-    if "budget" not in certificate.axes:
-        return float(np.asarray(certificate.value).item())
-    return float(np.asarray(certificate.value)[int(np.flatnonzero(certificate.axes["budget"] == budget)[0])])
 
 
 def findings(
@@ -256,7 +290,8 @@ def findings(
     everything = {**certificates, **{name: each for name, each in required.items() if id(each) not in known}}
     given = _one_each(everything, required)
     band = _band(given) if band is None else band
-    events = events_of(everything, None if band is None else band.provenance()["band"])
+    joint = {name: each for name, each in everything.items() if not of_rank(each)} or everything
+    events = events_of(joint, None if band is None else band.provenance()["band"])
     return Findings(
         certificates=given,
         # Of two bounds the smaller one holds if both do: what is not said has its part of delta, too.
@@ -284,7 +319,7 @@ def events_of(certificates: Mapping[str, Certificate], band: object = None) -> t
             while key in events and answers[key] != given:  # bets on the same clients in another order are others
                 key += " "
             before, answers[key] = events.get(key), given
-            is_own = each.event == "band" and each.recipe["band"] != band
+            is_own = each.event == "band" and each.recipe["band"] != band and "target" not in each.recipe["arguments"]
             names = (name,) if before is None else (*before.certificates, name)
             events[key] = Event("own" if is_own else each.event, each.delta, each.validity, names)
     return tuple(events.values())
@@ -340,7 +375,8 @@ def _band(certificates: Mapping[str, Certificate]) -> Band | None:
     """
     off: dict[str, list[Certificate]] = {}
     for each in certificates.values():
-        if each.event == "band" and not each.is_published:  # which has no part of delta
+        of_one = "target" not in each.recipe["arguments"]  # network: two have two bands
+        if each.event == "band" and of_one and not each.is_published:  # which has no part of delta
             off.setdefault(_event_key(each), []).append(each)
     several = [each for each in off.values() if len(each) > 1 or "truncated" not in str(each[0].recipe["band"])]
     sources = (source_of(each[0]) for each in sorted(several, key=len, reverse=True))
@@ -350,6 +386,6 @@ def _band(certificates: Mapping[str, Certificate]) -> Band | None:
 def _required_limits(gate: Gate | None) -> Iterator[tuple[float, float | None]]:
     for each in () if gate is None else gate.verdicts:
         number = each.requirement.number
-        is_of_mean = number.name == "mean" or number.shift is not None
+        is_of_mean = "mean" in (number.name, number.plain)  # of risks, with or without a shift
         if each.requirement.relation == "<=" and (is_of_mean or number.threshold is not None):
             yield each.requirement.limit, number.threshold

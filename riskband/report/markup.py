@@ -97,6 +97,7 @@ PAGE = (
 <p class="sentence">{{ view.sentence }} {{ label(view.label) }}</p>
 {% if not view.is_public %}<p>{{ view.measured }}</p>{% endif %}
 <p class="note">{{ view.together }}</p>
+{% for line in view.beside %}<p class="note">Beside that, by itself: {{ line }}</p>{% endfor %}
 <p>{{ view.number }}{% if view.has_measured %} A <i>measured risk</i> is that mean over a client’s own test examples; its true risk may be higher or lower.{% endif %}</p>
 {% if view.gate %}
 {% call(each, known) table('What was required.' ~ (' With probability at least ' ~ view.sure ~ ' no verdict is a wrong PASS or a wrong FAIL.' if view.light.word != 'ESTIMATE ONLY' else ''), ['Requirement', 'Verdict', measured_head, 'Why'], view.verdicts) %}
@@ -141,33 +142,35 @@ PAGE = (
 </div>
 {% for shift in view.shifts %}
 {% set nth = '' if loop.first else '-' ~ loop.index %}
-<div class="shift" data-start="{{ shift.shown[shift.shown|length // 2] }}">
+<div class="shift" data-start="{{ shift.steps|length // 2 }}">
 <table id="steps{{ nth }}" data-steps="{{ shift.steps|tojson|forceescape }}" data-kinds="{{ shift.kinds|tojson|forceescape }}" data-columns="{{ shift.columns|tojson|forceescape }}">
 <caption>{{ 'What may happen within each budget' if shift.kind == 'divergence' else 'What may happen within each cost' }}{{ ' of the ' ~ shift.unit if view.shifts|length > 1 }}.</caption>
 <thead><tr><th scope="col">Budget</th>{% for kind in shift.kinds %}<th scope="col">A kind of client that is {{ kind }} today may become</th>{% endfor %}{% for column in shift.columns %}<th scope="col">{{ column }}</th>{% endfor %}</tr></thead>
 <tbody>
-{% for index in shift.shown %}
-{% set step = shift.steps[index] %}
+{% for step in shift.steps %}
 <tr><th scope="row" data-head="Budget">{{ step.budget }}</th>{% for kind in step.kinds %}{{ cell('from ' ~ shift.kinds[loop.index0], kind, 'number') }}{% endfor %}{% for bound in step.bounds %}{{ cell(shift.columns[loop.index0], bound, 'number') }}{% endfor %}</tr>
 {% endfor %}
 </tbody>
 {% if not view.is_public %}<tfoot><tr><th scope="row">Measured</th>{% for kind in shift.kinds %}<td class="number">–</td>{% endfor %}{% for text in shift.measured %}{{ cell(shift.columns[loop.index0], text, 'number') }}{% endfor %}</tr></tfoot>{% endif %}
 </table>
-{{ chart(shift.chart, 'shift-chart' ~ nth) }}
+{% if shift.chart %}{{ chart(shift.chart, 'shift-chart' ~ nth) }}{% endif %}
 </div>
 {% endfor %}
+{% if not view.breaks %}
 <h3>Where it breaks</h3>
-{% for sentence in view.shifts|map(attribute='breaks')|sum(start=()) %}
-<p>{{ sentence }}</p>
-{% else %}
 <p>{{ 'Where the required limits break is not shown here.' if view.gate else 'If a limit was set, section 4 says how far it is kept.' if shift.kind == 'cost' else 'No limit was set, so there is no budget at which one is exceeded.' }} Read off the table what you could bear.</p>
-{% endfor %}
+{% endif %}
 {% if shift.together %}<p class="note">{{ shift.together }}</p>{% endif %}
 {% elif view.shifted %}
 <p>Tomorrow’s clients need not be like those measured: some kinds may become more frequent. The <i>budget</i> says how far.</p>
 {{ numbers(view.shifted, 'Clients unlike those measured.') }}
-{% else %}
+{% for line in view.of_networks %}<p class="note">{{ line }}.</p>{% endfor %}
+{% elif not view.breaks %}
 <p>Nothing here is certified of clients that differ from those measured: the bounds hold for clients like these.</p>
+{% endif %}
+{% if view.breaks %}
+<h3>Where it breaks</h3>
+{% for sentence in view.breaks %}<p>{{ sentence }}</p>{% endfor %}
 {% endif %}
 </section>
 {{ section('suffers', 4, 'Who suffers') }}
@@ -219,9 +222,6 @@ PAGE = (
 <p>The page holds {{ 'its certificates' if holds == 'whole' else 'the certificates that it was made of, compressed' }}, with the answers of all clients. To compute them again, and to compare this text with what they say: <code>pip install "riskband[report]=={{ version.partition('+')[0] }}"</code> and <code>riskband verify report.html</code>.</p>
 {% else %}
 <p>The certificates are too large for this page. To compute them again: <code>riskband verify FILE.json</code> for each file it was made of.</p>
-{% endif %}
-{% if view.made_here and not view.is_public %}
-<p>Read off the band of these certificates for this page{{ ', and left out of what it holds: <code>verify</code> makes them again and compares the text'|safe if holds == 'packed' }}: {{ view.made_here|join('; ') }}.</p>
 {% endif %}
 {{ terms({'Made by': 'riskband ' ~ version}) }}
 {{ terms(view.hashes) }}
@@ -355,7 +355,7 @@ SCRIPT = r"""
       words.textContent = kind + said.charAt(0).toUpperCase() + said.slice(1) + ".";
       for (const row of shift.querySelector("tbody").rows) row.classList.toggle("now", row.cells[0].textContent === budget);
       const chart = shift.querySelector(".chart");
-      if (chart.mark) chart.mark(Number(slider.value));
+      if (chart && chart.mark) chart.mark(Number(slider.value));
     };
     const choose = () => {
       shift = shifts[choice ? choice.selectedIndex : 0];
@@ -367,7 +367,7 @@ SCRIPT = r"""
     };
     slider.addEventListener("input", show);
     if (choice) choice.addEventListener("change", choose);
-    document.querySelector(".slider").hidden = false;
+    document.querySelector(".slider").hidden = !choice && !shifts[0].querySelector(".chart");
     window.addEventListener("load", choose);
   }
   for (const figure of document.querySelectorAll("[data-chart]")) {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -11,6 +11,7 @@ from riskband.answers.risks import ClientRisks
 from riskband.certificate import Certificate, CrossingError
 from riskband.checks import check_budget, check_delta
 from riskband.report.findings import Findings, findings
+from riskband.report.words import of_two_networks
 from riskband.wording import exactly
 from riskband.worst_cases.divergence_bounds import divergence_lower_bound
 from riskband.worst_cases.divergences import resolve_divergence
@@ -19,6 +20,7 @@ from riskband.worst_cases.requirements import (
     Networks,
     Requirement,
     certificates_of,
+    is_budget_refuted,
     is_of_target,
     read_requirements,
     verdicts_on,
@@ -28,7 +30,7 @@ from riskband.worst_cases.target_networks import TargetNumber
 NO_UPPER_BOUND = (
     "from samples alone nothing bounds a divergence from above: a budget that is not refuted stays an assumption"
 )
-REFUTED_BUDGET = "REFUTED: its budget is below the certified divergence, so it says nothing of this target"
+_REFUTED_BUDGET = "REFUTED: its budget is below the certified divergence, so it says nothing of this target"
 
 
 def certified_target(
@@ -66,6 +68,18 @@ def certified_target(
     }
     gate = verdicts_on(found, asked, delta=delta) if asked else None
     return findings(found, gate=gate, names=source.names)
+
+
+def of_networks(found: Findings) -> Iterator[str]:
+    """Return what is said of a target network beside its certificates.
+
+    Which budgets are refuted, where its clients add nothing, whether it differs at all, and that no budget is proved.
+    """
+    given = found.certificates
+    yield from (f"{name}: {_REFUTED_BUDGET}" for name, each in given.items() if is_budget_refuted(each, given))
+    yield from of_two_networks(given)
+    if found.target is not None:
+        yield NO_UPPER_BOUND
 
 
 def target_requirements(require: str | Requirement | Iterable[str | Requirement]) -> list[Requirement]:

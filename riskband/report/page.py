@@ -16,13 +16,14 @@ from riskband.answers.adversarial import AdversarialAnswers
 from riskband.answers.risks import ClientRisks
 from riskband.answers.scaled import ScaledAnswers, is_scaled
 from riskband.checks import check_delta, check_flag, check_installed, check_kind
-from riskband.report.asked import Asked, are_few, certified
+from riskband.report.asked import DEFAULT_BUDGETS, Asked, are_few, certified
 from riskband.report.compared import certified_on_scale
 from riskband.report.findings import Findings, findings
 from riskband.report.markup import PAGE, SCRIPT, STYLE
 from riskband.report.view import RunFacts, view_of
 from riskband.report.words import num_clients_of
 from riskband.verification import COLLECTION_SCHEMA
+from riskband.wording import exactly
 from riskband.worst_cases.requirements import Gate, read_requirements
 
 if TYPE_CHECKING:
@@ -77,9 +78,8 @@ def report_page(
     Returns
     -------
     str
-        The page. It stores its certificates, for `riskband verify`: compressed if they are large, then without those
-        that it made itself, and none if that is too large still. What it makes itself of certificates is read off
-        their band, if they were read off one: nothing on the page has a probability of error beside theirs.
+        The page. It stores its certificates, for `riskband verify`: compressed if they are large, and none if that is
+        too large still. It shows what they say and makes none; of answers it has some more that are read off the band.
 
     Raises
     ------
@@ -115,22 +115,19 @@ def _rendered(
     title: str,
     facts: RunFacts,
     public: bool = False,
-    known: Mapping[str, Certificate] | None = None,
 ) -> str:
-    """The page, with the certificates that are `known` instead of those made now, which round as this machine does."""
     found = findings(certificates, gate=gate, limits=facts.limits, names=facts.names)
     if num_clients_of(found.answers) > _MOST_FOR_A_BAND:
         found = replace(found, band=None)
     view = view_of(found, title=title, facts=facts, public=public)
-    shown = view["certificates"] = {name: (known or {}).get(name, each) for name, each in view["certificates"].items()}
+    shown = view["certificates"]
     page = {"version": rb.__version__, "of": list(certificates), "title": title, "facts": asdict(facts)}
     # Of two of one quantity that which is not shown has its part of delta, too, so the page made again needs it; before
     # those that are, which verdicts follow from.
     beside = {} if public else {name: each for name, each in certificates.items() if name not in shown}
     kept = beside | shown
-    stored, holds = _stored(kept, gate, page, made=view["made_here"], public=public)
-    hashed = () if public else shown.keys() - (view["made_here"] if holds == PACKED else ())
-    digests = {name: _digest(each) for name, each in shown.items() if name in hashed}
+    stored, holds = _stored(kept, gate, page, public=public)
+    digests = {} if public else {name: _digest(each) for name, each in shown.items()}
     if not (holds or public):
         stored |= {"page": page, "sha256": digests}  # what is signed
     check_installed("jinja2", extra="report")
@@ -167,7 +164,7 @@ def page_again(page: Mapping[str, Any], stored: Mapping[str, Certificate], gate:
     try:
         certificates = {name: stored[name] for name in page["of"]}
         read: dict[str, Any] = {k: tuple(each) if isinstance(each, list) else each for k, each in page["facts"].items()}
-        return _rendered(certificates, gate, title=page["title"], facts=RunFacts(**read), known=stored)
+        return _rendered(certificates, gate, title=page["title"], facts=RunFacts(**read))
     except (ImportError, ValueError):
         raise
     except Exception as error:  # also those of the template, whatever was written into the facts
@@ -192,10 +189,12 @@ def _given(
             found = certified_on_scale(source, delta=delta, require=required)
             return dict(found.certificates), found.gate
         wanted = "two" if source.num_clients <= _MOST_FOR_A_BAND else ""
-        has_mean = not (required or are_few(source, delta=check_delta(delta)))  # few are told of the next one first
+        has_mean = not (
+            required or are_few(source, delta=check_delta(delta) / 3.0)
+        )  # few are told of the next one first
         asked = Asked(check_delta(delta), mean=has_mean, require=required, band=wanted, groups=True)
         found = certified(source, asked)
-        return dict(found.certificates), found.gate
+        return _with_shifts(found), found.gate
     if delta is not None or not (isinstance(require, Gate) or not require):
         raise ValueError("delta and requirements are for answers; certificates have a delta, and take require=Gate")
     given: dict[str, Any] = dict(source) if isinstance(source, Mapping) else {"certificate": source}
@@ -203,6 +202,21 @@ def _given(
     for each in given.values():
         check_kind("source", each, rb.Certificate, remedy=remedy)
     return given, require if isinstance(require, Gate) else None
+
+
+def _with_shifts(found: Findings) -> dict[str, Certificate]:
+    """The certificates, and what may change at the usual budgets, which is read off the band and costs nothing."""
+    certificates, threshold = dict(found.certificates), found.threshold
+    for divergence in found.divergences if found.band is not None else ():
+        known = found.over_budgets(divergence), found.over_budgets(divergence, threshold) if threshold else {}
+        mean, share = ([size for size in DEFAULT_BUDGETS if size not in bounds] for bounds in known)
+        shift: dict[str, Any] = {"divergence": divergence}
+        if mean:
+            certificates[f"worst_mean:{divergence}"] = rb.worst_case_mean(found.band, budget=mean, **shift)
+        if share and threshold:
+            more = rb.worst_case_cdf(found.band, budget=share, thresholds=threshold, **shift)
+            certificates[f"worst_share:{exactly(threshold)}:{divergence}"] = more
+    return certificates
 
 
 @cache
@@ -247,12 +261,7 @@ def _without_movement(answers: dict[str, Any]) -> dict[str, Any]:
 
 
 def _stored(
-    certificates: Mapping[str, Certificate],
-    gate: Gate | None,
-    page: Mapping[str, Any],
-    *,
-    made: Sequence[str],
-    public: bool,
+    certificates: Mapping[str, Certificate], gate: Gate | None, page: Mapping[str, Any], *, public: bool
 ) -> tuple[dict[str, Any], str]:
     """What the page holds, to be verified and made again, and how much that is: `WHOLE`, `PACKED` or nothing, ""."""
     if public:
@@ -267,9 +276,7 @@ def _stored(
         document["gate"] = gate.to_dict()
     if len(json.dumps(document)) <= _LARGEST_STORED:
         return document, WHOLE
-    # Certificates of the same answers repeat them, which costs nothing once packed; those made here have weights of
-    # each client at each budget, and are made again with the page.
-    document["certificates"] = {name: each for name, each in whole.items() if name not in made}
+    # Certificates of the same answers repeat them, which costs nothing once packed.
     packed = base64.b64encode(lzma.compress(json.dumps(document).encode("utf-8"))).decode("ascii")
     if len(packed) <= _LARGEST_STORED:
         return {"schema": PACKED_SCHEMA, "xz": packed}, PACKED

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from riskband.report.charts import Chart, over_budgets
-from riskband.report.findings import Findings, bound_at
+from riskband.report.findings import Findings
 from riskband.report.words import LABELS, about_measured, capital, measured, percent, upper
 from riskband.wording import confidence, exactly
 from riskband.worst_cases.divergences import binary_worst_case, resolve_divergence
-from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
 
 if TYPE_CHECKING:
     from riskband.certificate import Certificate
@@ -21,9 +20,7 @@ if TYPE_CHECKING:
     Certificates = Mapping[str, Certificate]
 
 KINDS = (0.01, 0.1, 0.3)  # shares of clients of which the page says what may become of them
-_NUM_BUDGETS, _NUM_PUBLIC_BUDGETS = 41, 11
 _OF_ATTACKS = " They are estimates of an attack: a movement of examples that it did not find may be worse."
-_USUAL_BUDGET = 0.25  # in chi2 a tenth of the clients may become a quarter of them
 
 
 class Step(NamedTuple):
@@ -44,46 +41,21 @@ class Shift:
     # Today's shares of the kinds of clients of which the steps say what they may become; none for a cost.
     kinds: tuple[str, ...]
     steps: tuple[Step, ...]  # one for each budget
-    shown: tuple[int, ...]  # which of them the table has
     columns: tuple[str, ...]  # what is bounded
     measured: tuple[str, ...]  # the same without a shift, on the clients that answered
-    chart: Chart  # the same as a figure
-    breaks: tuple[str, ...] = ()  # where a limit is no longer certified
+    chart: Chart | None  # the same as a figure, if there are three budgets or more
     together: str = ""  # what holds at once with what
 
 
-def divergence_shift(
-    found: Findings, *, threshold: float | None, public: bool
-) -> tuple[tuple[Shift, ...], dict[str, Certificate]]:
-    """What may change if kinds of clients become more frequent, and the certificates that were made for it.
+def divergence_shift(found: Findings, *, threshold: float | None, public: bool) -> tuple[Shift, ...]:
+    """What may change if kinds of clients become more frequent: the certified bounds, at their budgets.
 
-    It is said for the divergences that the certificates are about, and for χ² if there is only a band. Where a worst
-    mean is certified by itself, the budgets are those of the certificates; otherwise they are many, read off the band,
-    but for what is certified already. From a risk of `threshold` on a client fails. In public one divergence and few
-    budgets must do, since every exact bound tells something of the losses.
+    It is said for the divergences that the certificates are about. From a risk of `threshold` on a client fails. In
+    public one divergence must do, since every exact bound tells something of the losses.
     """
-    asked = found.divergences
-    shifts: list[Shift] = []
-    everything: dict[str, Certificate] = {}
-    for divergence, given in list(asked.items())[: 1 if public else None]:
-        unit = resolve_divergence(divergence).title
-        means = found.over_budgets(divergence)
-        is_own = any(means) and found.band_over_budgets(divergence) is None
-        grid = sorted(means) if is_own else _grid(given, _NUM_PUBLIC_BUDGETS if public else _NUM_BUDGETS).tolist()
-        columns: dict[str, list[float]] = {}
-        made: dict[str, Certificate] = {}
-        points = [None] if threshold is None else [None, threshold]
-        for point in points:
-            what = _column(point, found)
-            columns[what], extra = _bounds(found, divergence, grid, point)
-            made |= {f"{what}, {unit}" if len(asked) > 1 else what: each for each in extra}
-        said = [line for each in shifts for line in each.breaks]  # that nothing is certified is said once
-        broken = [each.statement for each in found.breakdowns if each.divergence == divergence]
-        broken = [line for line in broken if line not in said]
-        shift = _one_shift(found, divergence, grid, columns, points=points, shows_all=is_own, given=given)
-        shifts.append(replace(shift, breaks=tuple(broken)))
-        everything |= made
-    return tuple(shifts), everything
+    points = [None] if threshold is None else [None, threshold]
+    shifts = [_one_shift(found, divergence, points) for divergence in found.divergences]
+    return tuple(filter(None, shifts))[: 1 if public else None]
 
 
 def _measured(answers: Mapping[str, Any], points: Iterable[float | None]) -> tuple[str, ...]:
@@ -98,64 +70,46 @@ def _column(threshold: float | None, found: Findings) -> str:
     return about_measured(f"largest share of clients with a risk of {threshold:g} or more", is_measured)
 
 
-def _bounds(
-    found: Findings, divergence: str, grid: Sequence[float], threshold: float | None
-) -> tuple[list[float], list[Certificate]]:
-    """Bounds at budgets: as certified, else off the band, else as certified at the next larger budget, else 1."""
-    known = found.over_budgets(divergence, threshold)
-    bounds = {budget: bound_at(each, budget) for budget, each in known.items()}
-    left, made = [budget for budget in grid if budget not in bounds], []
-    band = found.band_over_budgets(divergence, threshold)
-    if left and band is not None:
-        if threshold is None:
-            made = [worst_case_mean(band, divergence=divergence, budget=left)]
-        else:
-            made = [worst_case_cdf(band, divergence=divergence, budget=left, thresholds=threshold)]
-        bounds |= dict(zip(left, np.asarray(made[0].value).tolist(), strict=True))
-    larger = [min((bound for size, bound in bounds.items() if size >= budget), default=1.0) for budget in grid]
-    return [bounds.get(budget, other) for budget, other in zip(grid, larger, strict=True)], made
+def _one_shift(found: Findings, divergence: str, points: Sequence[float | None]) -> Shift | None:
+    """What may change within budgets of one divergence; nothing if only a network without a shift is bounded.
 
-
-def _one_shift(
-    found: Findings,
-    divergence: str,
-    budgets: Sequence[float],
-    bounds: Mapping[str, Sequence[float]],
-    *,
-    points: Sequence[float | None],
-    shows_all: bool,
-    given: Sequence[float],
-) -> Shift:
-    """What may change within budgets of one divergence, of which the table has some and those that were given."""
+    Where a number is not bounded at a budget, what is said of the next larger one holds, too.
+    """
+    known = {point: found.over_budgets(divergence, point) for point in points}
+    known = {point: bounds for point, bounds in known.items() if any(bounds)}
+    budgets = sorted({size for bounds in known.values() for size in bounds})
+    if not budgets:
+        return None
+    columns = {_column(point, found): np.array([_at(bounds, b) for b in budgets]) for point, bounds in known.items()}
     kinds = binary_worst_case(np.array(KINDS)[:, None], divergence=divergence, budget=np.array(budgets))
-    unit, every = resolve_divergence(divergence).title, 1 if shows_all else max(len(budgets) // 5, 1)
+    unit = resolve_divergence(divergence).title
     return Shift(
         kind="divergence",
         unit=unit,
         label=LABELS[found.validity],
         kinds=tuple(map(percent, KINDS)),
         steps=tuple(
-            Step(exactly(budget), tuple(map(percent, kinds[:, at])), tuple(upper(each[at]) for each in bounds.values()))
+            Step(
+                exactly(budget), tuple(map(percent, kinds[:, at])), tuple(upper(each[at]) for each in columns.values())
+            )
             for at, budget in enumerate(budgets)
         ),
-        shown=tuple(at for at, budget in enumerate(budgets) if budget in given or at % every == 0),
-        columns=tuple(map(capital, bounds)),
-        measured=_measured(found.answers, points),
+        columns=tuple(map(capital, columns)),
+        measured=_measured(found.answers, known),
         chart=over_budgets(
             budgets,
-            tuple((what, np.array(values)) for what, values in bounds.items()),
+            tuple(columns.items()),
             title="Bounds over the budget",
             description=f"Upper bounds, which rise with the budget in {unit}; the table has the same numbers.",
             x_label=f"budget ({unit})",
             y_label="upper bound",
         ),
-        together="Between two budgets read the bound at the larger one." if shows_all else "",
+        together="Between two budgets read the bound at the larger one.",
     )
 
 
-def _grid(given: Sequence[float], num_points: int) -> np.ndarray[Any, Any]:
-    top = 2.0 * max([*given, _USUAL_BUDGET])
-    return np.unique(np.round([*np.linspace(0.0, top, num_points), *given], 9))
+def _at(bounds: Mapping[float, float], budget: float) -> float:
+    return bounds.get(budget, min((bound for size, bound in bounds.items() if size >= budget), default=1.0))
 
 
 def cost_shift(certificates: Certificates) -> tuple[Shift, ...]:
@@ -185,7 +139,6 @@ def cost_shift(certificates: Certificates) -> tuple[Shift, ...]:
         label=LABELS[mean.validity],
         kinds=(),
         steps=steps,
-        shown=tuple(range(len(steps))),
         columns=tuple(map(capital, curves)),
         measured=_measured(answers, thresholds),
         chart=chart,

@@ -16,15 +16,17 @@ import numpy as np
 from riskband.answers.scaled import CHANGE, ClientChanges, ScaledAnswers, is_scaled, rebuilt, scale_of
 from riskband.checks import FloatArray, IntArray
 from riskband.report import words
-from riskband.report.asked import TAILS, read_off
+from riskband.report.asked import TAILS
 from riskband.report.charts import Arrows, Chart, Curve, thinned
 from riskband.report.findings import is_measured
+from riskband.report.networks import of_networks
 from riskband.report.shifts import cost_shift, divergence_shift
 from riskband.report.words import LABELS, capital, measured, percent
 from riskband.verification import why_it_says_nothing
 from riskband.wording import TRAINERS_ANSWERED, confidence, evenly, exactly, rounded_down, short_delta
 from riskband.worst_cases.divergences import resolve_divergence
-from riskband.worst_cases.requirements import FAIL, PASS
+from riskband.worst_cases.requirements import FAIL, OF_TARGETS, PASS
+from riskband.worst_cases.target_networks import TARGET_NUMBERS, TargetNumber
 
 if TYPE_CHECKING:
     from riskband.bands.band import Band
@@ -96,24 +98,20 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
                 "a public page must have a certificate that is no client's loss, got only those of next clients; "
                 "certify the mean, too, or leave public out"
             )
-    threshold = _threshold(found) if facts.threshold is None else facts.threshold
-    main = min(certificates.values(), key=lambda each: bool(each.axes))  # the first of one number, if there is one
-    answered, light = words.who_answered(found.answers), _light(gate, found.answered_by)
-    made: dict[str, Certificate] = {}
+    threshold = found.threshold if facts.threshold is None else facts.threshold
+    joint = {name: each for name, each in certificates.items() if name not in found.beside}
+    main = min(joint.values(), key=lambda each: bool(each.axes))  # the first of one number, if there is one
+    light = _light(gate, found.answered_by)
     scaled = rebuilt(found.answers) if is_scaled(found.answers) else None
     shifts = cost_shift(certificates)
     if not (shifts or scaled):  # those are of risks; a worst change or score stands among the certificates
-        shifts, made = divergence_shift(found, threshold=threshold, public=public)
-    rows, tails, shown = ((), {}, set()) if scaled else _tails(found, threshold)
-    made |= tails
+        shifts = divergence_shift(found, threshold=threshold, public=public)
+    tails = {} if scaled else _tails(found, threshold)
     verdicts = () if gate is None else gate.verdicts
-    shifted = {name: each for name, each in certificates.items() if scaled and _is_of_other_networks(each)}
-    left = ((name, each) for name, each in certificates.items() if each.axes or each is not main)
-    others = [each for name, each in left if not (name in shifted or each.name in shown)]
-    own = {f"{name} (for this page)" if name in certificates else name: each for name, each in made.items()}
-    everything = {**certificates, **own}
+    shifted = {name: each for name, each in joint.items() if _is_of_other_networks(each, is_scaled=scaled is not None)}
+    left = ((name, each) for name, each in joint.items() if each.axes or each is not main)
+    others = [each for name, each in left if not (name in shifted or each.name in tails)]
     kind, number, example = words.subject_of(found.answers)
-    once = words.said_once((*everything.values(), *filter(None, (gate,))), delta=found.delta)
     of_these = partial(words.about_these, answers=found.answers)
     return {
         "title": title,
@@ -125,39 +123,41 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
         "sentence": capital(main.statement),
         "label": LABELS[main.validity],
         "together": f"{capital(found.statement)}.",
+        "beside": [each.statement for name, each in found.beside.items() if name in certificates],
         "measured": _measured_first(main, found),
         "about": {capital(what): said for what, said in facts.about.items()},
         "unsaid": [what for what in words.USUAL_ABOUT if what not in map(str.lower, facts.about)],
         "attack": words.attack(found.answers),
-        "has_measured": any(map(is_measured, everything.values())) and "higher_is_better" not in found.answers,
+        "has_measured": any(map(is_measured, certificates.values())) and "higher_is_better" not in found.answers,
         "gate": gate,
-        "verdicts": [(each, measured(each.requirement.number.name, found.answers)) for each in verdicts],
+        "verdicts": [(each, _measured(each.requirement.number.name, found)) for each in verdicts],
         "sure": "" if gate is None else confidence(gate.delta),
-        "who": {**facts.who, **{what: said for what, said in answered.items() if what not in facts.who}},
+        "who": words.told(found.who, public=public) | ({} if public else dict(facts.who)),
         "who_made_it": of_these("Did they make the model?"),
         "answered_by": of_these(words.WHO_ANSWERED[found.answered_by]),
         "clients": () if public else tuple(_clients(found, scaled)),
         "num_unlisted": 0 if public else max(0, words.num_clients_of(found.answers) - _MOST_CLIENTS_LISTED),
         "shifts": shifts,
-        "rows": rows,
+        "breaks": list(dict.fromkeys(each.statement for each in found.breakdowns)),
+        "rows": list(tails.values()),
         "shifted": [row for each in shifted.values() for row in _rows(each, found, public=public)],
+        "of_networks": list(of_networks(found)),
         "others": [row for each in others for row in _rows(each, found, public=public)],
         "groups": next(filter(None, map(words.group_rows, certificates.values())), ()),
-        "carriers": "" if public else _who_gets_worse(found, scaled) if scaled else _carriers(found, everything),
+        "carriers": "" if public else _who_gets_worse(found, scaled) if scaled else _carriers(found, certificates),
         "charts": tuple(_charts(found, scaled, public=public)),
         "harm": [line for line in map(words.harm, certificates.values()) if line],
         "notes": [
-            *(line for line in map(capital, facts.notes) if line != capital(main.statement)),
+            *(line for line in map(capital, () if public else facts.notes) if line != capital(main.statement)),
             *([f"{capital(found.more_clients)}."] if found.more_clients else []),
         ],
-        "premise": _premise(everything.values()),
-        "questions": [(of_these(asked), *rest) for asked, *rest in _questions(once, facts.answered)],
+        "premise": _premise(certificates.values()),
+        "questions": [(of_these(asked), *rest) for asked, *rest in _questions(found.assumptions, facts.answered)],
         "limits": list(map(of_these, words.LIMITS)),
-        "hashes": facts.hashes,
-        "certificates": everything,
-        "holds": {name: _HOLDS[each.event] for name, each in everything.items()},
-        "deltas": {name: short_delta(each.delta) for name, each in everything.items()},
-        "made_here": tuple(made),
+        "hashes": {} if public else facts.hashes,
+        "certificates": certificates,
+        "holds": {name: _HOLDS[each.event] for name, each in certificates.items()},
+        "deltas": {name: short_delta(each.delta) for name, each in certificates.items()},
     }
 
 
@@ -184,14 +184,13 @@ def _light(gate: Gate | None, answered_by: str) -> Light:
     return Light("amber", "▲", "NOT DECIDED", why)
 
 
-def _threshold(found: Findings) -> float | None:
-    """The risk at which a client fails, if a requirement or a limit names one."""
-    points = [] if found.gate is None else [each.requirement.number.threshold for each in found.gate.verdicts]
-    return next((point for point in (*points, *(at for _, at in found.limits)) if point is not None), None)
-
-
 def _clients(found: Findings, scaled: ScaledAnswers | None) -> Iterator[Client]:
     """One line for each client with numbers of its own, the worst first."""
+    if found.target is not None:  # first, since a source has many clients
+        for k in np.argsort(-np.asarray(found.target["values"]), kind="stable")[:_MOST_CLIENTS_LISTED].tolist():
+            name = found.target["names"][k] if found.target.get("names") else f"row {k + 1}"
+            mean, size = found.target["values"][k], found.target["num_examples"][k]
+            yield Client(name, "target", {"Mean loss": f"{mean:.4f}", "Examples": f"{size}"})
     values = np.asarray(found.answers.get("values", ())) if scaled is None else scaled.values
     if values.ndim != 1 or not (scaled or "num_examples" in found.answers):
         return
@@ -201,7 +200,7 @@ def _clients(found: Findings, scaled: ScaledAnswers | None) -> Iterator[Client]:
         columns |= {"Change": values, "Got worse": scaled.num_worse, "Got better": scaled.num_better}
     columns["Examples"] = found.answers.get("num_examples")
     known = {head: np.broadcast_to(each, values.shape) for head, each in columns.items() if each is not None}
-    groups = found.answers.get("groups")
+    groups = found.answers.get("groups") or ([] if found.target is None else ["source"] * values.size)
     for index in _worst_first(values, scaled)[:_MOST_CLIENTS_LISTED].tolist():
         numbers = {head: f"{n[index]:.4f}" if n.dtype.kind == "f" else f"{n[index]}" for head, n in known.items()}
         yield Client(found.called(index), (groups[index] or "") if groups else "", numbers)
@@ -211,38 +210,41 @@ def _worst_first(values: FloatArray, scaled: ScaledAnswers | None) -> IntArray:
     return np.argsort(-(values if scaled is None else scaled.scale.to_unit(values)), kind="stable")
 
 
-def _tails(found: Findings, threshold: float | None) -> tuple[tuple[Row, ...], dict[str, Certificate], set[str]]:
-    """The middle, the tail and the share that fails: as certified already, else off the band; with what was made.
-
-    Also their names; what is neither certified nor read off a band is left out.
-    """
-    rows: list[Row] = []
-    made: dict[str, Certificate] = {}
+def _tails(found: Findings, threshold: float | None) -> dict[str, Row]:
+    """The middle, the tail and the share that fails, by name, of those that are certified."""
+    rows: dict[str, Row] = {}
     wanted = dict(_TAILS)
     if threshold is not None:
         wanted[f"share:{exactly(threshold)}"] = f"The share of unseen clients with a risk of {threshold:g} or more is"
     for name, said in wanted.items():
-        each = found.named(name)
-        if each is None and found.band is not None and not (found.more_clients and name in TAILS[1:]):
-            each = made[name] = read_off(found.band, name)
-        if each is not None:
+        if (each := found.named(name)) is not None:
             is_quantile = each.kind == "quantile"  # "nine in ten have at most"
             row = _row(replace(each, lower=None) if is_quantile else each, found)
-            rows.append(row._replace(quantity=words.about_measured(said, is_measured(each))))
-    return tuple(rows), made, set(wanted)
+            rows[name] = row._replace(quantity=words.about_measured(said, is_measured(each)))
+    return rows
 
 
 def _measured_first(main: Certificate, found: Findings) -> str:
     """What was measured of the number at the top, or else of the mean, which it is a worst case of."""
     name = "change" if scale_of(found.answers) is CHANGE else "score" if is_scaled(found.answers) else "mean"
-    own, mean = measured(main.name, found.answers), measured(name, found.answers)
+    own, mean = _measured(main.name, found), measured(name, found.answers)
     whose = "the mean risk" if name == "mean" else f"their mean {name}"
     whose += " without any change" if name == "mean" and main.kind != "next" else ""
     said = own if own != words.NOTHING or mean == words.NOTHING else f"{mean}, {whose}"
-    return f"Measured on the clients that answered: {said}."
+    return f"Measured on the clients{'' if found.target is None else ' of the target'} that answered: {said}."
 
 
-def _is_of_other_networks(certificate: Certificate) -> bool:
+def _measured(name: str, found: Findings) -> str:
+    """A number as measured; of a target network on its own clients."""
+    if found.target is None or name.partition(":")[0] not in TARGET_NUMBERS:
+        return measured(name, found.answers)
+    return measured(TargetNumber.of(name).number, found.target)
+
+
+def _is_of_other_networks(certificate: Certificate, *, is_scaled: bool) -> bool:
+    """Whether it is a row of section 3: of risks a worst case stands in the table of its budgets."""
+    if not is_scaled:
+        return certificate.name.partition(":")[0] in OF_TARGETS
     return certificate.kind.startswith("worst_") or certificate.recipe["arguments"].get("divergence") is not None
 
 
@@ -258,7 +260,7 @@ def _row(certificate: Certificate, found: Findings) -> Row:
     bound = words.bound_in_words(certificate)
     if nothing is not None:
         bound = "not bounded by these answers" if lower is None else f"at least {rounded_down(lower)}"
-    known = measured(certificate.name, found.answers)
+    known = _measured(certificate.name, found)
     return Row(capital(certificate.quantity), bound, known, LABELS[certificate.validity], capital(nothing or ""))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -276,26 +276,41 @@ def may_become(divergence: str, budget: float, share: float = 0.1) -> str:
 _MISSING = {"ignore": "taken to be missing by chance", "worst": "counted as the worst possible"}
 
 
-def who_answered(answers: Mapping[str, Any]) -> dict[str, str]:
+class Line(NamedTuple):
+    """A line about who answered; on a public page it stands only if it says so."""
+
+    what: str
+    said: str
+    is_public: bool = False
+
+
+def who_answered(answers: Mapping[str, Any], *, network: str = "") -> Iterator[Line]:
     """Return lines about who answered and how far the answers can be relied on, from the answers in a recipe."""
-    sizes, lines = np.asarray(answers.get("num_examples", ())), {}
+    sizes, whose = np.asarray(answers.get("num_examples", ())), f", {network}" if network else ""
     if num_clients := num_clients_of(answers):
-        lines["Clients that answered"] = f"{num_clients:,}"
+        yield Line(f"Clients that answered{whose}", f"{num_clients:,}", is_public=True)
     if answers.get("num_missing"):
         as_what = _MISSING.get(missing := answers.get("missing", "ignore")) or (
             f"with odds of answering that differ by at most a factor of {missing.partition(':')[2]}"
         )
-        lines["Clients asked without a valid answer"] = f"{answers['num_missing']:,}, {as_what}"
+        silent = f"{answers['num_missing']:,}, {as_what}"
+        yield Line(f"Clients asked without a valid answer{whose}", silent, is_public=True)
     if "design" in answers:
-        lines["How clients were drawn"] = f"by {Design(**answers['design']).kind}"
+        yield Line("How clients were drawn", f"by {Design(**answers['design']).kind}", is_public=True)
     if sizes.size:
         same = f"{sizes.min():,}" if sizes.min() == sizes.max() else f"{sizes.min():,} to {sizes.max():,}"
-        lines["Test examples of each client"] = same
+        yield Line(f"Test examples of each client{whose}", same, is_public=True)
     if answers.get("contamination"):
-        lines["Answers that may be wrong in any way"] = f"up to {answers['contamination']}, which the bounds allow for"
+        wrong = f"up to {answers['contamination']}, which the bounds allow for"
+        yield Line(f"Answers that may be wrong in any way{whose}", wrong, is_public=True)
     if answers.get("noise"):
-        lines["Noise for privacy"] = f"{answers['noise']['mechanism']}, on every answer; the bounds allow for it"
-    return lines
+        noisy = f"{answers['noise']['mechanism']}, on every answer; the bounds allow for it"
+        yield Line("Noise for privacy", noisy, is_public=True)
+
+
+def told(lines: Iterable[Line], *, public: bool) -> dict[str, str]:
+    """Return the lines that may be told, by what they are about."""
+    return {line.what: line.said for line in lines if line.is_public or not public}
 
 
 def num_clients_of(answers: Mapping[str, Any]) -> int:
@@ -325,15 +340,6 @@ def of_rank(certificate: Certificate) -> str:
     return f"by itself with probability at least {confidence(certificate.delta)}: {rank}"
 
 
-def estimated(certificate: Certificate) -> str:
-    """Return the estimate beside a lower bound of a divergence; or ""."""
-    if certificate.kind != "divergence":
-        return ""
-    found = certificate.details.get("estimate")
-    said = "infinite, or not made of such answers" if found is None else f"{float(found):.4g}"
-    return f"estimate by a histogram of 10 bins: {said}"
-
-
 def of_two_networks(certificates: Mapping[str, Certificate]) -> list[str]:
     """Return to which bounds the target's clients add nothing, and whether the networks differ at all, by a test."""
     lines = [
@@ -350,19 +356,19 @@ def of_two_networks(certificates: Mapping[str, Certificate]) -> list[str]:
     return lines
 
 
-def of_few(certificates: Mapping[str, Certificate]) -> str:
-    """Return what more clients would allow, where the next one stands first since there are few; or ""."""
-    some = certificates.values()
-    if not any(map(of_rank, some)) or any(each.kind.endswith("quantile") for each in some):
+def of_few(certificates: Iterable[Certificate], *, delta: float, num_parts: int) -> str:
+    """Return what more clients would allow, where the next one is said beside `num_parts` of delta; or ""."""
+    some = tuple(certificates)
+    if not any(map(of_rank, some)) or any(each.name.endswith(f"quantile:{exactly(TAIL_LEVEL)}") for each in some):
         return ""
-    means = [each for each in some if each.kind in _MEANS]
-    delta, scale = means[0].delta if means else USUAL_DELTA, scale_of(next(iter(some)).recipe["answers"])
-    level, have, tail = TAIL_LEVEL, "have", ", and one of the worst tenth's mean more still"
+    scale, level, have, num_more = scale_of(some[0].recipe["answers"]), TAIL_LEVEL, "have", 2  # the worst tenth's mean
     if scale is not None:
+        means = [each for each in some if each.kind in _MEANS]
         is_true = scale is CHANGE and all(each.recipe["arguments"]["local"] == "marginal" for each in means)
-        level, have, tail = (level_of_limits(level), have, "") if is_true else (level, "would measure", "")
-    needed = f"{num_clients_needed(level, delta=delta)} clients or more at delta = {short_delta(delta)}"
-    return f"a bound of what nine in ten unseen clients {have} needs {needed}{tail}"
+        level, have, num_more = (level_of_limits(level), have, 1) if is_true else (level, "would measure", 1)
+    beside, alone = (num_clients_needed(level, delta=delta / parts) for parts in (num_parts + num_more, 1))
+    needed = f"{beside} clients or more beside the other numbers at delta = {short_delta(delta)}"
+    return f"a bound of what nine in ten unseen clients {have} needs {needed}, and {alone} if it alone is asked for"
 
 
 def rows_of_next(certificate: Certificate) -> tuple[tuple[str, str, str], ...]:

@@ -120,7 +120,7 @@ def certificate_table(
             on = within(entry, point) if is_short else ""
             is_of_next = entry["kind"] == "next"  # a number of clients if it has both sides
             digits = 0 if is_of_next and "lower" in entry else 3
-            of_delta = f"{short_delta(entry['delta'])}, by its rank" if is_of_next and digits else None
+            of_delta = f"beside: {short_delta(entry['delta'])}, by its rank" if is_of_next and digits else None
             table.add_row(quantity, on, rounded_up(bound, digits), of_delta or _DELTAS[entry["event"]], *checked)
     return table
 

@@ -16,6 +16,7 @@ from riskband.report.words import capital
 from riskband.wording import TRAINERS_ANSWERED, rounded_up
 from server.report.cells import check_lines, num_rounds, reasons, stopped
 from server.studies import STUDIES
+from strategies.asking.failures import alike
 
 _NUM_FAILURES = 10  # the table shows so many
 _DISTRIBUTIONS = {"laplace": "discrete Laplace", "gaussian": "discrete Gaussian"}
@@ -74,17 +75,19 @@ def _who(network: Mapping[str, Any]) -> str:
 
 
 def _failed(report: Mapping[str, Any]) -> Iterator[str]:
-    """One line for each of the first failures of a client that was there, and how to find a node without a name."""
+    """One line for each of the first kinds of failures of clients that were there; how to find one without a name."""
     failures = report["network"]["failures"]
     node_ids = report["timing"].get("node_ids_of_failures", [None] * len(failures))
     shown = [(each, node_id) for each, node_id in zip(failures, node_ids, strict=True) if each["client_id"] or node_id]
-    for each, node_id in shown[:_NUM_FAILURES]:
+    failed = []
+    for each, node_id in shown:
         name = each.get("node_name")
         registered = "" if name in (None, each["client_id"]) else f", registered as {name!r}"
-        who = each["client_id"] or f"node {node_id}"
-        yield f"  - {who}{registered}: {each['reason']}: {each['detail']}"
-    if len(shown) > _NUM_FAILURES:
-        yield f"  - and {len(shown) - _NUM_FAILURES} more, in report.json."
+        failed.append((f"{each['client_id'] or f'node {node_id}'}{registered}", f"{each['reason']}: {each['detail']}"))
+    lines = alike(failed)
+    yield from (f"  - {line}" for line in lines[:_NUM_FAILURES])
+    if len(lines) > _NUM_FAILURES:
+        yield f"  - and {len(lines) - _NUM_FAILURES} more, in report.json."
     if any(not (each["client_id"] or each.get("node_name")) for each, _ in shown):
         yield "  `flwr supernode list` says of a node's id whether it is connected; events.jsonl has the ids of all."
 

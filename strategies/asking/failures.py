@@ -93,6 +93,15 @@ class Node:
         return replace(failure, client_id=client_id, node_id=self.id, node_name=self.registered_name)
 
 
+def alike(failures: Iterable[tuple[str, str]]) -> list[str]:
+    """Return lines about failures, (who, why) each: those that failed alike are one line, by their first."""
+    whose: dict[str, list[str]] = {}
+    for who, why in failures:
+        whose.setdefault(why, []).append(who)
+    more = {why: f" and {len(names) - 1} more" if names[1:] else "" for why, names in whose.items()}
+    return [f"{names[0]}{more[why]}: {why}" for why, names in whose.items()]
+
+
 def in_order(failures: Iterable[Failure]) -> tuple[Failure, ...]:
     """Return failures in the order of an outcome: those without a name first, then by name, reason and detail."""
     return tuple(

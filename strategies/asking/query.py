@@ -29,7 +29,7 @@ from protocol.codec import to_array_record, to_arrays
 from protocol.hashes import code_hash, model_hash
 from protocol.questions import HelloAnswer, HelloQuery, Query
 from strategies.asking.exchange import Exchange, Parcel, Progress, Replies, pause_until
-from strategies.asking.failures import Failure, FailureReason, Node
+from strategies.asking.failures import Failure, FailureReason, Node, alike
 from strategies.asking.replies import Check, QuorumError, RoundOutcome, answer_check, num_needed, settle
 from strategies.asking.resume import EarlierAnswer, EarlierAnswers, join
 
@@ -322,7 +322,7 @@ class QueryStrategy(Strategy):
             return
         counts = Counter(failure.reason for failure in outcome.failures)
         reasons = ", ".join(f"{count} x {reason}" for reason, count in sorted(counts.items()))
-        first = "; ".join(f"{failure.who}: {failure.detail}" for failure in outcome.failures[:3])
+        first = "; ".join(alike((failure.who, failure.detail) for failure in outcome.failures)[:3])
         is_unnamed = any(
             f.client_id is None and f.node_name is None and f.node_id is not None for f in outcome.failures
         )

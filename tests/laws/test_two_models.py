@@ -305,7 +305,7 @@ def test_few_are_told_how_many_clients_bound_nine_in_ten_at_the_delta_of_the_mea
     for family, few in zip(("change", "score"), of(9), strict=True):
         found = certified_on_scale(few, delta=delta)
         said = re.fullmatch(
-            rf"a bound of .* needs (\d+) .* at delta = {found.certificates[family].delta:g}", found.more_clients
+            rf"a bound of .* at delta = {delta:g}, and (\d+) if it alone is asked for", found.more_clients
         )
         for num_clients, is_bounded in ((int(said[1]) - 1, False), (int(said[1]), True)):
             answers = dict(zip(("change", "score"), of(num_clients), strict=True))[family]

@@ -47,6 +47,8 @@ ASKED = {
     "the next clients and a shift": ("--next", "5", "--divergence", "chi2", "kl", "--budget", "0.1", "--mean"),
     "a finite federation": ("--population", "150", "--quantile", "0.9"),
     "answers of trainers": ("--answered-by", "trainers", "--divergence", "kl", "--require", "mean<=0.3"),
+    "groups": ("--group", "region", "--mean"),
+    "a share at each budget": ("--at-once", "--survival", "0.3", "--divergence", "chi2", "--budget", "0.1", "--mean"),
     "a narrow delta": ("--delta", "0.01", "--measure", "gini", "cvar:0.9", "--divergence", "tv"),
 }
 
@@ -56,7 +58,8 @@ def table(tmp_path_factory):
     rng = np.random.default_rng(3)
     losses = rng.binomial(100, rng.beta(1.2, 6.0, 120)) / 100
     path = tmp_path_factory.mktemp("answers") / "risks.csv"
-    path.write_text("site,loss\n" + "".join(f"site-{k:03d},{loss}\n" for k, loss in enumerate(losses)))
+    lines = (f"site-{k:03d},{loss},{'north' if k % 2 else 'south'}\n" for k, loss in enumerate(losses))
+    path.write_text("site,loss,region\n" + "".join(lines))
     return path
 
 
@@ -121,7 +124,7 @@ def test_of_changes_and_scores_all_say_the_same(kind, asked, table, tmp_path, ca
 
 
 def _losses(table):
-    return [float(line.partition(",")[2]) for line in table.read_text().splitlines()[1:]]
+    return [float(line.split(",")[1]) for line in table.read_text().splitlines()[1:]]
 
 
 def test_without_names_a_client_is_its_row_everywhere(table, tmp_path, capsys):
