@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import bdtr, bdtrik, logit
@@ -151,11 +151,12 @@ def adds_nothing(certificate: Certificate) -> bool:
 
 def _source_alone(source: ClientRisks, asked: TargetNumber, delta: float) -> float:
     """What the source bounds of a target within the budget of which nobody answered."""
-    (family, _, point), within_ = asked.number.partition(":"), {"divergence": asked.divergence, "budget": asked.budget}
+    family, _, point = asked.number.partition(":")
+    ball: dict[str, Any] = {"divergence": asked.divergence, "budget": asked.budget}
     if family == "mean":
-        return float(worst_case_mean(source, delta=delta, **within_).value)
+        return float(worst_case_mean(source, delta=delta, **ball).value)
     if family == "share":
-        return float(binary_worst_case(true_share(source, float_of(point), delta=delta), **within_))
+        return float(binary_worst_case(true_share(source, float_of(point), delta=delta), **ball))
     (least,) = _least_at_source(asked, np.array([1.0 - float_of(point)])).tolist()
     return true_quantile(source, 1.0 - least, delta=delta)
 
