@@ -42,8 +42,8 @@ def checks_of_run(folder: Path, certificates: Mapping[str, Entry]) -> Iterator[t
         is_cut = (folder / REPORT).exists()
         yield "run_complete", [f"{EVENTS} does not end with the run, whose {REPORT} is there"] if is_cut else None
         return
-    there = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
-    there = {path.relative_to(folder).as_posix() for path in there if not path.name.startswith(".riskband.")}
+    paths = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    there = {path.relative_to(folder).as_posix() for path in paths if not path.name.startswith(".riskband.")}
     names = {REPORT, *files, *there} - _WITHOUT_HASH
     # A list may name anything, and a link lead anywhere: what is not in the folder is none of its files.
     inside = (name for name in names if Path(os.path.realpath(folder / name)).is_relative_to(os.path.realpath(folder)))
@@ -125,7 +125,7 @@ def _left_out(
         yield f"{LEDGER} has an answer of {name}, and {REPORT} neither certifies nor fails that client"
     for name in sorted(certified & failed | certified - answers.keys()):
         yield f"{REPORT} certifies {name}, which {'failed' if name in failed else f'has no answer in {LEDGER}'}"
-    settled = [each for each in events if each["event"] == "answers_settled"][-1]
+    settled = next((each for each in reversed(events) if each["event"] == "answers_settled"), {})
     keys = ("client_id", "claimed_name", "node_name", "reason")
     logged, reported = ([[each[key] for key in keys] for each in said["failures"]] for said in (settled, network))
     if logged != reported or settled["num_answered"] != network["num_answered"]:

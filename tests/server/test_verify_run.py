@@ -689,12 +689,20 @@ def no_hash(folder: Path) -> None:
     changed(folder, "report.json", lambda report: report.pop("hashes"))
 
 
+def never_settled(folder: Path) -> None:
+    path = folder / "events.jsonl"
+    path.write_bytes(b"".join(line for line in lines_of(path) if b'"answers_settled"' not in line))
+    chained_again(path)
+
+
 def brackets(folder: Path) -> None:
     (folder / "report.json").write_text("[" * 100_000)
 
 
 @pytest.mark.parametrize(
-    "damage", [not_json, no_ledger, empty_log, no_object, no_recipe, no_hash, brackets], ids=lambda each: each.__name__
+    "damage",
+    [not_json, no_ledger, empty_log, no_object, no_recipe, no_hash, never_settled, brackets],
+    ids=lambda each: each.__name__,
 )
 def test_what_cannot_be_read_is_no_traceback(
     damage: Callable[[Path], None], folder: Path, verified: Callable[..., Said]
