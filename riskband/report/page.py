@@ -206,15 +206,17 @@ def _given(
 
 def _with_shifts(found: Findings) -> dict[str, Certificate]:
     """The certificates, and what may change at the usual budgets, which is read off the band and costs nothing."""
-    certificates, threshold = dict(found.certificates), found.threshold
-    for divergence in found.divergences if found.band is not None else ():
-        known = found.over_budgets(divergence), found.over_budgets(divergence, threshold) if threshold else {}
+    certificates, threshold, band = dict(found.certificates), found.threshold, found.band
+    if band is None:
+        return certificates
+    for divergence in found.divergences:
+        known = [found.over_budgets(divergence, point) for point in (None, threshold)]
         mean, share = ([size for size in DEFAULT_BUDGETS if size not in bounds] for bounds in known)
         shift: dict[str, Any] = {"divergence": divergence}
         if mean:
-            certificates[f"worst_mean:{divergence}"] = rb.worst_case_mean(found.band, budget=mean, **shift)
-        if share and threshold:
-            more = rb.worst_case_cdf(found.band, budget=share, thresholds=threshold, **shift)
+            certificates[f"worst_mean:{divergence}"] = rb.worst_case_mean(band, budget=mean, **shift)
+        if share and threshold is not None:
+            more = rb.worst_case_cdf(band, budget=share, thresholds=threshold, **shift)
             certificates[f"worst_share:{exactly(threshold)}:{divergence}"] = more
     return certificates
 

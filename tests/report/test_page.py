@@ -22,6 +22,7 @@ from riskband.cli.verify import stored_certificates
 from riskband.report.findings import findings
 from riskband.report.page import page_again, report_page
 from riskband.report.view import RunFacts
+from riskband.report.words import Line, who_answered
 
 HOSTILE = ("<script>alert(1)</script>", '" onload="alert(2)', "</script><img src=x>", "{{ 7 * 7 }}", "O'Brien & Sons")
 SECTIONS = (
@@ -649,3 +650,18 @@ def test_the_page_of_few_clients_has_the_next_one_beside_what_holds_together_and
     assert "clients are too few" not in shown
     public = Read(report_page(answers, delta=0.05, public=True)).shown
     assert "the next client would measure" not in public  # it is the loss of a client
+
+
+def test_a_line_on_who_answered_is_private_unless_it_says_otherwise(monkeypatch):
+    known = list(who_answered(answers_of(40).to_dict()))
+    monkeypatch.setattr(
+        "riskband.report.findings.who_answered",
+        lambda answers, **_: iter([*known, Line("Ward", "seven"), Line("Country", "CH", is_public=True)]),
+    )
+    facts = RunFacts(who={"Asked by": "night shift"}, notes=("A note of the run.",), hashes={"Hash of data": "abc123"})
+    certificate = rb.mean_bound(answers_of(40), delta=0.05)
+    whole, public = (Read(report_page(certificate, facts=facts, public=public)).shown for public in (False, True))
+    for private in ("Ward seven", "night shift", "A note of the run", "abc123"):
+        assert private in whole
+        assert private not in public
+    assert "Country CH" in public
