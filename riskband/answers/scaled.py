@@ -127,7 +127,7 @@ class ClientChanges(ScaledAnswers):
     num_worse : array_like of int, shape (num_clients,), optional
         Of losses 0 or 1, how many examples only the new model gets wrong. Limits for a client's true change are much
         sharper with it.
-    names, groups, num_missing, missing, contamination, answered_by :
+    names, groups, num_missing, missing, contamination, answered_by, repeats :
         As for `ClientRisks`, without noise.
 
     Attributes
@@ -218,6 +218,8 @@ class ClientChanges(ScaledAnswers):
                 "both models must be evaluated on the same examples, got other numbers of them in "
                 f"{differs.size} clients, first {of}; evaluate them again"
             )
+        if "draws" in (old.repeats, new.repeats):
+            raise ValueError("a comparison must have a client once in each evaluation, got repeats='draws'; leave it out")
         old.require_no_noise("a comparison", "answers without it")
         old.require_independent("a comparison")
         if old.responses != new.responses:
@@ -322,7 +324,7 @@ class ClientScores(ScaledAnswers):
         What the score is called in sentences, after "the": "AUC".
     low, high : float
         The range of the score, known before any answer.
-    names, groups, num_missing, missing, contamination, answered_by :
+    names, groups, num_missing, missing, contamination, answered_by, repeats :
         As for `ClientRisks`, without noise.
 
     Attributes

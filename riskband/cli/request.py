@@ -50,7 +50,7 @@ class Request:
             name: tuple(dict.fromkeys(each)) if isinstance(each, list) and name != "range" else each
             for name, each in vars(options).items()
         }
-        said = {each: given[each] for each in WhoAnswered.__annotations__ if given[each] is not None}
+        said = {each: given[each] for each in WhoAnswered.__annotations__ if given.get(each) is not None}
         who: Any = {"answered_by": "trainers" if options.framework in FRAMEWORKS else "fresh"} | said
         band = "two" if options.plot_dispersion else "lower" if options.plot else ""
         given |= {"band": band, "groups": options.group is not None, "budget": given["budget"] or DEFAULT_BUDGETS}

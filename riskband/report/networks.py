@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from riskband.answers.responses import check_others
 from riskband.answers.risks import ClientRisks
 from riskband.checks import check_budget, check_delta
 from riskband.report.findings import Findings, findings
@@ -21,7 +22,7 @@ from riskband.worst_cases.requirements import (
     read_requirements,
     verdicts_on,
 )
-from riskband.worst_cases.target_networks import TargetNumber
+from riskband.worst_cases.target_networks import OTHER_CLIENTS, TargetNumber
 
 NO_UPPER_BOUND = (
     "from samples alone nothing bounds a divergence from above: a budget that is not refuted stays an assumption"
@@ -54,6 +55,7 @@ def certified_target(
     names = list(dict.fromkeys([*names, *far, *(each.divergence.name for each in within)]))  # no budget is unchecked
     asked_within = list(dict.fromkeys(map(str, within)))
     part = check_delta(delta) / (len(asked_within) + 1)
+    check_others(source.names or (), target, rule=OTHER_CLIENTS)
     both = bands_of_both(source, target, delta=part)
     found = certificates_of(Networks(source, target), asked_within, delta=part)  # the page begins with the first
     found |= {f"{DIVERGENCE}:{name}": divergence_lower_bound(*both, divergence=name) for name in names}

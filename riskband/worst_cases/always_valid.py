@@ -26,14 +26,14 @@ from riskband.answers.responses import FIXED_NUMBER, INDEPENDENT_CLIENTS
 from riskband.answers.risks import ClientRisks, shared_assumptions
 from riskband.answers.scaled import RISK, ClientChanges, ClientScores, ScaledAnswers
 from riskband.bands.local_steps import OBSERVED_SIZES
-from riskband.betting import LARGEST_SHARE_OF_TAILS, NUM_STEPS, TIE, Dual, looks_at_the_past
+from riskband.betting import LARGEST_SHARE_OF_TAILS, NUM_STEPS, TIE, Dual, come_sorted, looks_at_the_past
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, IntArray, check_choice, check_delta
 from riskband.duals import tail_duals
-from riskband.functionals.functional import check_crossing
+from riskband.functionals.functional import CrossingError, check_crossing
 from riskband.functionals.quantiles import SINGLE_LOCAL
 from riskband.search import bisect_number
-from riskband.wording import chosen_before
+from riskband.wording import chosen_before, in_full
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence
 from riskband.worst_cases.requirements import number_of
 from riskband.worst_cases.reweighting import duals_within, within
@@ -69,6 +69,7 @@ _STAKES = np.geomspace(0.02, 30.0, 12)
 # Error levels of limits of single clients, which share the capital: small ones are best where clients have thousands of
 # examples or risks are far below the threshold, large ones where both is not so.
 ETAS = (0.05, 0.2, 0.5)
+_CHANGED = "or the network has changed since the first clients: begin again"
 _LOOKS = 1.01  # ratio of the numbers of clients at which a dual is chosen again
 _ENOUGH = 1e100  # what capital is above it is given away: no float overflows
 
@@ -114,18 +115,21 @@ def always_valid(
     Raises
     ------
     ValueError
-        If an argument is out of range or unknown, or the answers have noise, or may be wrong, or missing as the worst.
+        If an argument is out of range or unknown, or the answers have noise, or may be wrong, or missing as the worst;
+        or, as a `CrossingError`, if their order tells of them, or limits cross, or exclude what was measured.
     """
     sizes = batch_sizes(batches, num_clients=len(answers))
     delta, sides = check_delta(delta), check_choice("sides", sides, SIDES)
     order, local = check_choice("order", order, ORDERS), check_choice("local", local, SINGLE_LOCAL)
     answers.require_certain_answers("an always valid bound", "answers that are right, and missing='ignore'")
     asked = _Asked.of(number, answers, local)
+    check_order(answers, sizes)
     is_from_both = sides == "two" and asked.shift is None and asked.kind != "tail"
     part = delta / 2.0 if is_from_both else delta
     bad = _bad_end(asked, answers, part, sizes)
     near = 1.0 - _bad_end(asked.mirrored, _mirrored(answers), part, sizes) if is_from_both else bad
-    check_crossing(asked.quantity, near, bad, remedy="or the network has changed since the first clients: begin again")
+    check_crossing(asked.quantity, near, bad, remedy=_CHANGED)
+    _check_measured(asked, answers, near if is_from_both else 0.0, bad)
     low, high, scale = min(near, bad), bad, RISK if isinstance(answers, ClientRisks) else answers.scale
     if isinstance(answers, ScaledAnswers) and asked.kind != "share":
         low, high = sorted(answers.from_unit(np.array([low, high])).tolist())
@@ -201,6 +205,35 @@ def batch_sizes(batches: Sequence[int] | None, *, num_clients: int) -> IntArray:
     return sizes
 
 
+def check_order(answers: ClientRisks | ScaledAnswers, sizes: IntArray) -> None:
+    """Raise CrossingError if clients that came one by one come sorted by their answers, as no draws do."""
+    if np.all(sizes == 1) and come_sorted(answers.values):
+        raise CrossingError(
+            f"clients that are looked at one by one must come in an order that says nothing about their answers, got "
+            f"{len(answers)} whose answers grow or fall with their place: they were sorted, {_CHANGED}; of sorted "
+            "clients say that they are one batch: batches=[…]"
+        )
+
+
+def _check_measured(asked: _Asked, answers: ClientRisks | ScaledAnswers, near: float, bad: float) -> None:
+    """Raise CrossingError if limits on [0, 1] exclude the mean, share or quantile of what the clients measured.
+
+    After one batch they cannot, nor may what held of the first clients long ago.
+    """
+    values = (answers if isinstance(answers, ClientRisks) else answers.unit).values
+    least = most = float(np.mean(values))
+    if asked.kind == "share":
+        least = most = float(np.mean(_are_beyond(asked, answers, 0.0)))
+    elif asked.kind == "quantile":  # any number between two clients is one
+        least, most = (float(np.quantile(values, asked.point, method=m)) for m in ("inverted_cdf", "higher"))
+    if near > most + TIE or bad < least - TIE:
+        raise CrossingError(
+            f"the limits of {asked.quantity} must not exclude what the {len(answers)} clients measured, got "
+            f"{in_full(near)} to {in_full(bad)} and {in_full(least)}, in units of which 1 is the worst: an order that "
+            f"tells of the answers, {_CHANGED}"
+        )
+
+
 def _bad_end(asked: _Asked, answers: ClientRisks | ScaledAnswers, delta: float, sizes: IntArray) -> float:
     """Upper limit on [0, 1], where 1 is bad, at all times at once: after each of the batches."""
     unit, needed = answers if isinstance(answers, ClientRisks) else answers.unit, np.log(1.0 / delta)
@@ -232,12 +265,15 @@ def _bad_end(asked: _Asked, answers: ClientRisks | ScaledAnswers, delta: float, 
         if budget == 0.0:
             return _bad_end(asked._replace(kind="mean", shift=None), answers, delta, sizes)
         duals = duals_within(plain, divergence, budget)
-    chosen = _by_the_past(duals, delta, sizes)
-    outcomes = np.array([dual.outcomes for dual in duals])[chosen, np.arange(chosen.size)]
+    chosen = _by_the_past(duals, delta, sizes)[None]
+    if sizes[0] > 1:  # before a first batch nothing is known: all duals share the capital
+        chosen = np.repeat(chosen, len(duals), axis=0)
+        chosen[:, : sizes[0]] = np.arange(len(duals))[:, None]
+    outcomes = np.array([dual.outcomes for dual in duals])[chosen, np.arange(answers.num_clients)]
 
     def is_rejected(value: float) -> bool:
         means = np.clip([dual.least_mean(value) for dual in duals], 0.0, 1.0)[chosen]
-        return is_refuted((means - outcomes)[None], (1.0 - means)[None])
+        return is_refuted(means - outcomes, 1.0 - means)
 
     return _smallest(is_rejected)
 
