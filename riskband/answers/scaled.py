@@ -219,7 +219,9 @@ class ClientChanges(ScaledAnswers):
                 f"{differs.size} clients, first {of}; evaluate them again"
             )
         if "draws" in (old.repeats, new.repeats):
-            raise ValueError("a comparison must have a client once in each evaluation, got repeats='draws'; leave it out")
+            raise ValueError(
+                "a comparison must have a client once in each evaluation, got repeats='draws'; leave it out"
+            )
         old.require_no_noise("a comparison", "answers without it")
         old.require_independent("a comparison")
         if old.responses != new.responses:

@@ -305,14 +305,18 @@ def capital_with_late_bets(gains: FloatArray, largest_losses: FloatArray, sizes:
     is still kept after batch b, whatever has come, and the rest is played: slowly enough for a change after long.
     """
     bets = np.minimum(_STAKES, LARGEST_SHARE_OF_TAILS / np.maximum(largest_losses, 1e-300)[:, None])
-    played, total, seen = np.zeros(bets.shape), np.empty(sizes.size), 0
-    kept = 1.0 / (1.0 + np.log1p(np.arange(sizes.size + 1)))
+    played, total, seen, kept = np.zeros(bets.shape), np.empty(sizes.size), 0, kept_capital(sizes.size)
     for b, size in enumerate(sizes.tolist(), start=1):
         grown = np.log1p(bets[:, :, None] * gains[:, None, seen : seen + size]).sum(axis=2)
         grown = np.exp(np.minimum(grown, np.log(_ENOUGH)))
         played, seen = np.minimum((played + kept[b - 1] - kept[b]) * grown, _ENOUGH), seen + size
         total[b - 1] = np.mean(played) + kept[b]
     return total
+
+
+def kept_capital(num_batches: int) -> FloatArray:
+    """Share of the capital that bets have not yet begun with, before the first batch and after each."""
+    return np.asarray(1.0 / (1.0 + np.log1p(np.arange(num_batches + 1))))
 
 
 def _by_the_past(duals: Sequence[Dual], delta: float, sizes: IntArray) -> IntArray:
