@@ -323,11 +323,6 @@ def monitor(
     level = check_alpha(alpha)
     if not isinstance(answers, (ClientRisks, ScaledAnswers)):
         raise ValueError(f"answers must be ClientRisks, ClientChanges or ClientScores, got {type(answers).__name__}")
-    if batches is None and are_in_order(answers.values):
-        raise ValueError(
-            f"clients must come in an order that says nothing about their answers, got {len(answers)} that are sorted "
-            "by them; give them in the order in which they came, or say that they came together: batches=[…]"
-        )
     given: Any = certificates.certificates if isinstance(certificates, Findings) else certificates
     given = given if isinstance(given, Mapping) else {"certificate": given}
     claims, left_out = dict[str, Claim](), dict[str, str]()
@@ -354,6 +349,12 @@ def monitor(
         raise ValueError(
             f"clients that are monitored must be fresh, got answered_by={answers.answered_by!r}: those that helped to "
             "train the model say little of others; ask other clients"
+        )
+    # Of two values alone, sorted ones may be a network that broke.
+    if batches is None and np.unique(answers.values).size > 2 and are_in_order(answers.values):
+        raise ValueError(
+            f"clients must come in an order that says nothing about their answers, got {len(answers)} that are sorted "
+            "by them; give them in the order in which they came, or say that they came together: batches=[…]"
         )
     sizes = batch_sizes(batches, num_clients=len(answers))
     scale = answers.scale if isinstance(answers, ScaledAnswers) else RISK

@@ -176,7 +176,13 @@ def test_a_network_that_changes_makes_limits_cross():
 
 
 BETA = np.random.default_rng(5).beta(3, 21, size=(3, 250))
-TRUTHS = {"mean": 0.125, "share:0.2": 0.10707, "quantile:0.9": 0.21461, "cvar:0.5": 0.17711, "worst_mean:chi2:0.1": 0.14592}
+TRUTHS = {
+    "mean": 0.125,
+    "share:0.2": 0.10707,
+    "quantile:0.9": 0.21461,
+    "cvar:0.5": 0.17711,
+    "worst_mean:chi2:0.1": 0.14592,
+}
 PARAMETERS = {"share": "0.2", "quantile": "0.9", "worst": "chi2:0.1", "tail": "0.5"}
 
 
@@ -211,8 +217,10 @@ def test_bands_of_batches_are_of_whole_ones():
 def test_clients_that_come_sorted_one_by_one_are_refused(number, said):
     sequence = rb.Sequence(number, delta=0.05, **said)
     sequence.add(values=np.arange(40) / 100, num_examples=100, batches=[1] * 40)
-    with pytest.raises(CrossingError, match=r"they were sorted.*batches=") if number in NUMBERS else pytest.raises(
-        CrossingError, match="they were sorted"
+    with (
+        pytest.raises(CrossingError, match=r"they were sorted.*batches=")
+        if number in NUMBERS
+        else pytest.raises(CrossingError, match="they were sorted")
     ):
         _ = sequence.certificates
 
@@ -222,7 +230,9 @@ def answers_of(number, values):
     family = number.partition(":")[0]
     if family in SCORES:
         return rb.ClientScores(values, True)
-    return rb.ClientChanges(0.0 * values, values, 100, False) if family in CHANGES else rb.ClientRisks(values, 100, False)
+    return (
+        rb.ClientChanges(0.0 * values, values, 100, False) if family in CHANGES else rb.ClientRisks(values, 100, False)
+    )
 
 
 @pytest.mark.parametrize("family", [*DIRECT, *CHANGES, *SCORES])

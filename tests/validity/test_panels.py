@@ -61,10 +61,10 @@ def test_evidence_has_mean_one_at_most_and_alarms_their_probability_exactly(risk
 @pytest.mark.parametrize("delta", [0.1, 0.4])
 @pytest.mark.parametrize("risks", [[(0.3, 0.5)] * 2, [(0.05, 0.4), (0.9, 0.6)], [(0.5, 0.5), (0.1, 0.1)]])
 def test_intervals_fail_with_their_probability_at_most_exactly(risks, delta):
-    sizes, truth, wrong = (3, 3), float(np.mean(risks[1]) - np.mean(risks[0])), 0.0
+    sizes, truth, wrong = (2, 2), float(np.mean(risks[1]) - np.mean(risks[0])), 0.0
     for (first, p), (second, q) in product(*(outcomes(each, sizes) for each in risks)):
-        if p * q > 1e-6:
-            made = panel_change(evaluation(first, 3), [evaluation(second, 3)], delta=delta)
+        if p * q > 1e-4:
+            made = panel_change(evaluation(first, 2), [evaluation(second, 2)], delta=delta)
             wrong += p * q * (not made.lower <= truth <= made.value)
     assert wrong <= delta
 
@@ -91,10 +91,10 @@ def test_of_200_panels_that_wander_few_intervals_fail_at_any_time():
     assert not is_rejected(failed, 0.1)
 
 
-def panels_evaluated(shift, *, num_panels, seed):
+def panels_evaluated(shift, *, num_panels, seed, later=12):
     rng = np.random.default_rng(seed)
     for _ in range(num_panels):
-        first, others, _ = drifting(rng, later=12, shift=shift)
+        first, others, _ = drifting(rng, later=later, shift=shift)
         yield panel_of(first, others)[0]
 
 
@@ -105,8 +105,8 @@ def test_a_panel_that_became_worse_is_found_and_one_that_did_not_is_left_alone()
 
 def test_what_the_panel_measured_first_is_not_taken_for_its_risk():
     """Without the bet on its beginning, alarms come far too often."""
-    found = list(panels_evaluated(0.0, num_panels=60, seed=3))
-    alone = [max(late_capital(seen, end)(seen.low[0]) for end in range(1, 13)) >= np.log(10.0) for seen in found]
+    found = panels_evaluated(0.0, num_panels=40, seed=3, later=60)
+    alone = [late_capital(seen, 60)(float(seen.low[0])) >= np.log(10.0) for seen in found]
     assert is_rejected(alone, 0.1)
 
 
