@@ -210,8 +210,8 @@ def check_order(answers: ClientRisks | ScaledAnswers, sizes: IntArray) -> None:
     if np.all(sizes == 1) and come_sorted(answers.values):
         raise CrossingError(
             f"clients that are looked at one by one must come in an order that says nothing about their answers, got "
-            f"{len(answers)} whose answers grow or fall with their place: they were sorted, {_CHANGED}; of sorted "
-            "clients say that they are one batch: batches=[…]"
+            f"{len(answers)} whose answers grow or fall with their place: they were sorted, {_CHANGED}, or say that "
+            "they came together: batches=[…]"
         )
 
 
@@ -229,8 +229,9 @@ def _check_measured(asked: _Asked, answers: ClientRisks | ScaledAnswers, near: f
     if near > most + TIE or bad < least - TIE:
         raise CrossingError(
             f"the limits of {asked.quantity} must not exclude what the {len(answers)} clients measured, got "
-            f"{in_full(near)} to {in_full(bad)} and {in_full(least)}, in units of which 1 is the worst: an order that "
-            f"tells of the answers, {_CHANGED}"
+            f"{in_full(near)} to {in_full(bad)} and {in_full(least)}, in units of which 1 is the worst: that is a rare "
+            f"chance, or the order of the clients tells of their answers, {_CHANGED}, or say that they came together: "
+            "batches=[…]"
         )
 
 
