@@ -26,8 +26,8 @@ __all__ = [
     "dispersion_certificate", "measured_dispersion", "extremal_distributions",
     # worst cases
     "DIVERGENCES", "custom_divergence", "binary_worst_case", "worst_case_cdf", "worst_case_mean", "breakdown",
-    "target_bound", "panel_change", "next_clients", "change_bound", "score_bound", "divergence_estimate", "divergence_lower_bound",
-    "wasserstein_mean", "wasserstein_cdf", "wasserstein_breakdown", "wasserstein_published",
+    "target_bound", "next_clients", "change_bound", "score_bound", "divergence_estimate", "divergence_lower_bound",
+    "panel_change", "wasserstein_mean", "wasserstein_cdf", "wasserstein_breakdown", "wasserstein_published",
     # groups
     "group_bands", "group_certificate", "group_intervals",
     # selection

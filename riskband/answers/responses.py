@@ -91,8 +91,8 @@ class Responses:
     Raises
     ------
     ValueError
-        If a count is no whole number in its range, or `missing`, `answered_by` or `repeats` is unknown, or a design or odds are
-        given with noise or contamination, or with each other.
+        If a count is no whole number in its range, or `missing`, `answered_by` or `repeats` is unknown, or a design or
+        odds are given with noise or contamination, or with each other.
     """
 
     num_clients: int

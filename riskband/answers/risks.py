@@ -72,7 +72,8 @@ class ClientRisks(Answers):
         one number, with `binary=True` in steps of 1. If answers of d numbers shared a budget (several losses or models
         at once), say AnswerNoise(..., num_values=d). Values may be any numbers; do not move them into [0, 1].
     names : sequence of str, shape (num_clients,), optional
-        What the clients are called, each one differently unless `repeats` are draws. Certificates hold the names beside the losses.
+        What the clients are called, each one differently unless `repeats` are draws. Certificates hold the names
+        beside the losses.
     groups : sequence of str or None, shape (num_clients,), optional
         The group of each client, for `group_bands`. Certificates hold it, too.
     design : mapping, optional
@@ -456,9 +457,9 @@ def _checked_names(values: object, responses: Responses) -> tuple[str, ...] | No
     if len(set(names)) < len(names) and responses.repeats != "draws":
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(
-            f"names must differ, got {twice!r} more than once ({len(names)} answers of {len(set(names))} clients); give "
-            "one answer per client, or single examples to ClientRisks.from_examples, or say repeats='draws' if each "
-            "was drawn anew and measured on new examples"
+            f"names must differ, got {twice!r} more than once ({len(names)} answers of {len(set(names))} clients); "
+            "give one answer per client, or single examples to ClientRisks.from_examples, or say repeats='draws' if "
+            "each was drawn anew and measured on new examples"
         )
     return tuple(str(name) for name in names)
 

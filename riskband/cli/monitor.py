@@ -77,9 +77,9 @@ def _clients(options: argparse.Namespace, certificates: Mapping[str, rb.Certific
     if parts:
         _check_repeats(parts, options)
         answers = joined(parts, repeats=options.repeats)
-    if answers is not None and not path.is_dir() and len(answers) >= old >= 2:
-        if _rows(joined(parts, stop=old).to_dict()) == _rows(known):
-            answers = joined(parts, start=old, repeats=options.repeats) if len(answers) > old + 1 else None
+    has_old = answers is not None and not path.is_dir() and len(answers) >= old >= 2
+    if has_old and _rows(joined(parts, stop=old).to_dict()) == _rows(known):
+        answers = joined(parts, start=old, repeats=options.repeats) if len(answers) > old + 1 else None
     return answers, lambda: rb.monitor(certificates, answers, alpha=options.alpha, batches=batches)
 
 
@@ -113,7 +113,7 @@ def _read(options: argparse.Namespace, known: Mapping[str, Any]) -> list[Any]:
 
 
 def _check_repeats(parts: list[Any], options: argparse.Namespace) -> None:
-    """Raise TableError, with what to ask of a panel, if a client is in several of the parts and repeats are no draws."""
+    """Raise TableError, with what to ask of a panel, if a client is in several parts and repeats are no draws."""
     names = [name for each in parts for name in each.names or ()]
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice and options.repeats != "draws":

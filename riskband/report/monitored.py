@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from riskband.answers.responses import REPEATS_ARE_DRAWS, check_others
 from riskband.answers.risks import ClientRisks
-from riskband.betting import are_in_order
 from riskband.answers.scaled import RISK, Scale, ScaledAnswers, scale_of
+from riskband.betting import are_in_order
 from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate
 from riskband.checks import FloatArray, IntArray, as_number, check_kind
 from riskband.functionals.functional import CrossingError
@@ -156,8 +156,8 @@ class Monitoring(Shown):
     shown = ("alpha", "delta")
     unit = "clients"
     note = (
-        "All clients so far are taken for draws from one network. If it changed on the way, begin again with those that "
-        "came after."
+        "All clients so far are taken for draws from one network. If it changed on the way, begin again with those "
+        "that came after."
     )
 
     def _words(self) -> str:

@@ -22,7 +22,7 @@ from riskband.search import bisect_number
 from riskband.worst_cases.always_valid import kept_capital
 
 PANEL_ASSUMPTIONS = (
-    "the panel, and which evaluation is its beginning, were settled before any answer; nothing is said of other clients",
+    "the panel and its beginning were settled before any answer; nothing is said of other clients",
     "whatever the clients' risks were at each evaluation, the examples of each client were independent draws then, "
     "unseen in training and new each time: none of them was measured at another evaluation",
     "how many examples were measured did not depend on any answer",

@@ -237,7 +237,7 @@ def answers_of(number, values):
 
 @pytest.mark.parametrize("family", [*DIRECT, *CHANGES, *SCORES])
 def test_no_bound_excludes_the_mean_of_what_it_measured(family):
-    """Ten networks whose first 30 clients answer 0 and the others anything: after long that is no longer what was seen."""
+    """Networks whose first 60 clients may answer 0, which is later no longer what was measured."""
     kind = {**DIRECT, **CHANGES, **SCORES}[family]
     parameter = PARAMETERS.get(kind, "")
     number = ":".join(filter(None, [family, "0.2:chi2:0.1" if family == "worst_share" else parameter]))
