@@ -73,7 +73,8 @@ def _clients(options: argparse.Namespace, certificates: Mapping[str, rb.Certific
     old = len(known.get("values", ()))
     if path.is_dir():
         parts = [each for each in parts if not old or _rows(each.to_dict()) != _rows(known)]
-    batches, answers = [len(each) for each in parts] if path.is_dir() else None, None
+    batches = [len(each) for each in parts] if path.is_dir() else None
+    answers: Any = None
     if parts:
         _check_repeats(parts, options)
         answers = joined(parts, repeats=options.repeats)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,8 @@ class PanelMonitoring(Monitoring):
         The later evaluations; `answers` are those at the beginning.
     """
 
+    claims: Mapping[str, Any]
+    answers: ClientRisks
     later: tuple[ClientRisks, ...]
 
     unit = "evaluations"
@@ -77,7 +79,7 @@ class PanelMonitoring(Monitoring):
         """Return at most so many numbers of later evaluations, and both ends of the change as certified after each."""
         sizes = self.sizes[evenly(self.sizes.size, most)]
         found = [panel_change(self.answers, self.later[:size], delta=self.delta) for size in sizes.tolist()]
-        return sizes, *(np.array([getattr(each, end) for each in found]) for end in ("lower", "value"))
+        return sizes, np.array([each.lower for each in found]), np.array([each.value for each in found])
 
 
 def monitor_panel(baseline: ClientRisks, later: Sequence[ClientRisks], *, alpha: float) -> PanelMonitoring:

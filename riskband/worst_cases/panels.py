@@ -193,7 +193,7 @@ def _least_change(seen: Evaluations, delta: float) -> float:
         def since(value: float) -> float:
             return float(_shared(_growth(mean, total, value))[0])
 
-        return _smallest(seen, since, change) >= np.log(1.0 / delta)
+        return bool(_smallest(seen, since, change) >= np.log(1.0 / delta))
 
     if not is_refuted(-1.0):
         return -1.0

@@ -172,7 +172,7 @@ class Sequence:
             raise ValueError(f"clients must come with {known}, one entry of each per client, got {got}; give them all")
         one_by_one = [1] * size if self.order == "committed" or size == 1 else None
         together = one_by_one or [size] if batches is None else batches
-        sizes = [*self._sizes, *batch_sizes(together, num_clients=size).tolist()]
+        sizes = [*self._sizes, *batch_sizes(list(together), num_clients=size).tolist()]
         new = {name: [*self._columns.get(name, ()), *each] for name, each in new.items()}
         num_missing += self._num_missing
         if len(sizes) == 1 == sizes[0]:  # checked as if it were two
