@@ -22,7 +22,6 @@ import numpy.typing as npt
 from riskband.answers.responses import REPEATS_ARE_DRAWS, check_others
 from riskband.answers.risks import ClientRisks
 from riskband.answers.scaled import RISK, Scale, ScaledAnswers, scale_of
-from riskband.betting import are_in_order
 from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate
 from riskband.checks import FloatArray, IntArray, as_number, check_kind
 from riskband.functionals.functional import CrossingError
@@ -30,7 +29,14 @@ from riskband.report.findings import Findings, events_of, findings, is_measured
 from riskband.report.words import added, bound_in_words
 from riskband.wording import confidence, evenly, exactly, rounded_down, rounded_up, rounded_up_strictly, short_delta
 from riskband.wording.shown import Shown
-from riskband.worst_cases.always_valid import DIRECT, ETAS, always_valid, batch_sizes, capital_with_late_bets
+from riskband.worst_cases.always_valid import (
+    DIRECT,
+    ETAS,
+    always_valid,
+    batch_sizes,
+    capital_with_late_bets,
+    look_sorted,
+)
 from riskband.worst_cases.requirements import number_of
 from riskband.worst_cases.scaled import CHANGES, SCORES
 
@@ -350,8 +356,7 @@ def monitor(
             f"clients that are monitored must be fresh, got answered_by={answers.answered_by!r}: those that helped to "
             "train the model say little of others; ask other clients"
         )
-    # Of two values alone, sorted ones may be a network that broke.
-    if batches is None and np.unique(answers.values).size > 2 and are_in_order(answers.values):
+    if batches is None and look_sorted(answers):
         raise ValueError(
             f"clients must come in an order that says nothing about their answers, got {len(answers)} that are sorted "
             "by them; give them in the order in which they came, or say that they came together: batches=[…]"

@@ -26,7 +26,7 @@ from riskband.answers.responses import FIXED_NUMBER, INDEPENDENT_CLIENTS
 from riskband.answers.risks import ClientRisks, shared_assumptions
 from riskband.answers.scaled import RISK, ClientChanges, ClientScores, ScaledAnswers
 from riskband.bands.local_steps import OBSERVED_SIZES
-from riskband.betting import LARGEST_SHARE_OF_TAILS, NUM_STEPS, TIE, Dual, come_sorted, looks_at_the_past
+from riskband.betting import LARGEST_SHARE_OF_TAILS, NUM_STEPS, TIE, Dual, are_in_order, come_sorted, looks_at_the_past
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, IntArray, check_choice, check_delta
 from riskband.duals import tail_duals
@@ -213,6 +213,11 @@ def check_order(answers: ClientRisks | ScaledAnswers, sizes: IntArray) -> None:
             f"{len(answers)} whose answers grow or fall with their place: they were sorted, {_CHANGED}, or say that "
             "they came together: batches=[…]"
         )
+
+
+def look_sorted(answers: ClientRisks | ScaledAnswers) -> bool:
+    """Whether answers are sorted; of two values alone, sorted ones may be a network that broke."""
+    return np.unique(answers.values).size > 2 and are_in_order(answers.values)
 
 
 def _check_measured(asked: _Asked, answers: ClientRisks | ScaledAnswers, near: float, bad: float) -> None:
