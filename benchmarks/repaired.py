@@ -11,7 +11,7 @@ import json
 import tomllib
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +27,9 @@ from riskband.answers.files import UNSAID, read_risks
 from riskband.betting import adaptive_bets, before, fixed_orders, log_average_excess, log_growth
 from riskband.checks import FloatArray
 from riskband.cli import main
+from riskband.functionals.functional import CrossingError
 from riskband.search import bisect_number
+from riskband.worst_cases.always_valid import always_valid
 
 DELTA = 0.05
 SHARES = np.linspace(0.01, 0.99, 99)  # of bad clients, where exact failure rates are looked at
@@ -239,6 +241,33 @@ def _is_refused(table: dict[str, FloatArray], loss: str) -> bool:
     return False
 
 
+def _same_clients_every_day(rng: np.random.Generator) -> tuple[bool, bool]:
+    """Twelve clients, each on thirty days, as 360 draws."""
+    risks = np.tile(rng.beta(3, 21, 12), 30)
+    values, names = rng.binomial(100, risks) / 100, [f"site {k % 12}" for k in range(360)]
+    told = always_valid(rb.ClientRisks(values, 100), "mean", delta=DELTA, batches=[12] * 30)
+    sequence = rb.Sequence("mean", delta=DELTA)
+    with suppress(ValueError):
+        sequence.add(values=values, num_examples=100, names=names)
+    return _misses(told, 0.125), any(_misses(each, 0.125) for each in sequence.certificates.values())
+
+
+def _sorted_table(rng: np.random.Generator) -> tuple[bool, bool]:
+    """A table sorted by its losses, two clients after two others; now it is one batch."""
+    values = np.sort(rng.binomial(100, rng.beta(3, 21, 400)) / 100)
+    sequence = rb.Sequence("share:0.2", delta=DELTA)
+    sequence.add(values=values, num_examples=100)
+    (now,) = sequence.certificates.values()
+    was_false = True  # also where the bound would exclude what was measured, which is an error now
+    with suppress(CrossingError):
+        was_false = _misses(always_valid(sequence.answers, now.name, delta=DELTA, batches=[2] * 200), 0.1071)
+    return was_false, _misses(now, 0.1071)
+
+
+def _misses(made: rb.Certificate, truth: float) -> bool:
+    return bool(made.value < truth or (made.lower is not None and made.lower > truth))
+
+
 def drawn(practice: Callable[[np.random.Generator], tuple[bool, bool]], num_networks: int) -> tuple[float, float]:
     """Share of networks in which a practice is false, before and now."""
     found = [practice(np.random.default_rng(seed)) for seed in range(num_networks)]
@@ -259,6 +288,8 @@ ROWS = (
     Row("10. trainers' answers saved as a table, without a word", partial(drawn, _trainers_in_a_table)),
     Row("the ledger of a stratified run as of independent draws", partial(drawn, stratified_ledger)),
     Row("thresholds compared after rounding: who gets worse by more than .02", partial(drawn, _thresholds_in_floats)),
+    Row("the same twelve clients on thirty days as 360 draws", partial(drawn, _same_clients_every_day)),
+    Row("a share of clients that come sorted, at all times", partial(drawn, _sorted_table)),
     Row("12. the published worst mean within KL 1 (beside ours)", partial(drawn, _published_mean)),
 )
 

@@ -27,7 +27,7 @@ __all__ = [
     # worst cases
     "DIVERGENCES", "custom_divergence", "binary_worst_case", "worst_case_cdf", "worst_case_mean", "breakdown",
     "target_bound", "next_clients", "change_bound", "score_bound", "divergence_estimate", "divergence_lower_bound",
-    "wasserstein_mean", "wasserstein_cdf", "wasserstein_breakdown", "wasserstein_published",
+    "panel_change", "wasserstein_mean", "wasserstein_cdf", "wasserstein_breakdown", "wasserstein_published",
     # groups
     "group_bands", "group_certificate", "group_intervals",
     # selection
@@ -74,6 +74,7 @@ _NAMES = {
     "worst_cases.divergence_bounds": "divergence_estimate divergence_lower_bound",
     "worst_cases.divergences": "DIVERGENCES binary_worst_case custom_divergence",
     "worst_cases.next_clients": "next_clients",
+    "worst_cases.panels": "panel_change",
     "worst_cases.planning": "plan",
     "worst_cases.requirements": "require",
     "worst_cases.reweighting": "breakdown worst_case_cdf worst_case_mean",
@@ -128,6 +129,7 @@ if TYPE_CHECKING:
     from riskband.worst_cases.divergence_bounds import divergence_estimate, divergence_lower_bound
     from riskband.worst_cases.divergences import DIVERGENCES, binary_worst_case, custom_divergence
     from riskband.worst_cases.next_clients import next_clients
+    from riskband.worst_cases.panels import panel_change
     from riskband.worst_cases.planning import plan
     from riskband.worst_cases.requirements import require
     from riskband.worst_cases.reweighting import breakdown, worst_case_cdf, worst_case_mean

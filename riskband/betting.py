@@ -459,15 +459,19 @@ def client_orders(risks: FloatArray, *, num_orders: int) -> IntArray | None:
 
 def come_sorted(values: FloatArray) -> bool:
     """Whether independent numbers, shape (num_clients,), would hardly come in this order: it tells of their size."""
-    kinds, ranks, counts = np.unique(values, return_inverse=True, return_counts=True)
+    kinds, ranks = np.unique(values, return_inverse=True)
     if kinds.size == 1:
         return False
-    log_arrangements = gammaln(values.size + 1.0) - gammaln(counts + 1.0).sum()
-    steps = np.diff(ranks)
-    is_monotone = bool(np.all(steps >= 0) or np.all(steps <= 0))
     correlation = float(np.corrcoef(ranks, np.arange(values.size))[0, 1])
-    is_unlikely = is_monotone and log_arrangements > np.log(_MANY_ARRANGEMENTS)
-    return bool(is_unlikely or abs(correlation) * np.sqrt(values.size - 1.0) > _FAR_FROM_RANDOM)
+    return are_in_order(values) or abs(correlation) * np.sqrt(values.size - 1.0) > _FAR_FROM_RANDOM
+
+
+def are_in_order(values: FloatArray) -> bool:
+    """Whether numbers are sorted, up or down, and would hardly be by chance, shape (num_clients,)."""
+    steps, counts = np.diff(values), np.unique(values, return_counts=True)[1]
+    log_arrangements = gammaln(values.size + 1.0) - gammaln(counts + 1.0).sum()
+    is_sorted = np.all(steps >= 0.0) or np.all(steps <= 0.0)
+    return bool(is_sorted and log_arrangements > np.log(_MANY_ARRANGEMENTS))
 
 
 def betting_upper_mean(values: FloatArray, *, delta: float) -> float:

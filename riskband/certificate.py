@@ -247,7 +247,7 @@ class Certificate(Drawn):
     def is_always_valid(self) -> bool:
         """Whether it holds for all numbers of clients at once, so that more may be asked because of it."""
         band = self.recipe.get("band") or {}
-        return self.recipe.get("function") == "always_valid" or band.get("method") == "stitched"
+        return self.recipe.get("function") in ("always_valid", "panel_change") or band.get("method") == "stitched"
 
     @property
     def ends(self) -> tuple[FloatArray | None, FloatArray | None]:

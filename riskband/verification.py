@@ -32,6 +32,7 @@ from riskband.worst_cases.always_valid import always_valid
 from riskband.worst_cases.divergence_bounds import divergence_lower_bound
 from riskband.worst_cases.divergences import DIVERGENCES, FDivergence
 from riskband.worst_cases.next_clients import next_clients
+from riskband.worst_cases.panels import panel_change
 from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
 from riskband.worst_cases.scaled import change_bound, score_bound
 from riskband.worst_cases.target_networks import target_bound
@@ -60,6 +61,7 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
             next_clients,
             divergence_lower_bound,
             always_valid,
+            panel_change,
             change_bound,
             score_bound,
             dispersion_certificate,
@@ -268,6 +270,8 @@ def _follow(
             arguments[argument] = own.get(arguments[argument], arguments[argument])
         if isinstance(arguments.get("target"), Mapping):  # clients of a second network
             arguments["target"] = _source({"function": name, **arguments["target"]})
+        if "later" in arguments:  # evaluations of a panel
+            arguments["later"] = [_source({"function": name, **each}) for each in arguments["later"]]
         return FUNCTIONS[name](_source(recipe), **arguments)
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError) as error:
         raise ValueError(
@@ -283,7 +287,7 @@ def _agree(stored: Any, again: Any, *, absolute: float) -> bool:
             and stored.keys() == again.keys()
             and all(_agree(stored[k], again[k], absolute=_OF_WEIGHTS if k in _WEIGHTS else absolute) for k in again)
         )
-    is_text = isinstance(again, list) and any(isinstance(item, (str, bool)) for item in again)
+    is_text = isinstance(again, list) and any(isinstance(item, (str, bool, Mapping)) for item in again)
     if is_text or not isinstance(again, (list, float)):
         return bool(stored == again)
     try:

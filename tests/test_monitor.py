@@ -22,6 +22,7 @@ from tests.schemas import problems
 
 N = 100
 HEAD = "hospital,loss,n"
+SHUFFLED = np.random.default_rng(7).permutation(40) / 100
 
 
 def rows(risks, *, first=1, seed=0):
@@ -143,22 +144,30 @@ def test_the_rows_that_were_certified_are_not_new(tmp_path, certificate, answers
     assert capsys.readouterr().out == expected
 
 
-def test_days_in_a_folder_follow_each_other_and_a_client_may_come_again(tmp_path, certificate, answers, capsys):
+def test_days_in_a_folder_follow_each_other_and_a_client_may_be_drawn_again(tmp_path, certificate, answers, capsys):
     lines, days = answers.read_text().splitlines()[1:], tmp_path / "days"
     days.mkdir()
     for day in range(4):
         drawn = [line.partition(",")[2] for line in lines[10 * day : 10 * day + 10]]
         write(days / f"2026-11-0{day + 1}.csv", [f"h{k},{line}" for k, line in enumerate(drawn)])
     (days / "notes.txt").write_text("none of this")
-    assert of_csv(certificate, days, "--json") == 0
+    assert of_csv(certificate, days) == 2
+    said = capsys.readouterr().err
+    assert "got h0, h1, h2, h3, h4, h5, h6, h7, h8, h9 again and again (40 answers of 10 clients)" in said
+    assert "--panel" in said
+    draws = "--repeats", "draws"
+    assert of_csv(certificate, days, *draws) == 0
+    assert "Taken as true: a client that answered more than once was drawn anew each time" in capsys.readouterr().out
+    assert of_csv(certificate, days, "--json", *draws) == 0
     whole = json.loads(capsys.readouterr().out)
     found = whole["monitor"]
     assert whole["certificates"]["mean"]["recipe"]["arguments"]["batches"] == [10] * 4
+    assert sum("was drawn anew" in line for line in whole["certificates"]["mean"]["assumptions"]) == 1
     assert found["looks"] == [10, 20, 30, 40]
     (days / "2026-10-31.csv").write_text(
         (certificate.parent / "before.csv").read_text()
     )  # what was certified is not new
-    assert of_csv(certificate, days, "--json") == 0
+    assert of_csv(certificate, days, "--json", *draws) == 0
     assert json.loads(capsys.readouterr().out)["monitor"] == found
 
 
@@ -177,8 +186,78 @@ def test_a_ledger_and_a_folder_of_runs(tmp_path, certificate, answers, capsys):
         found.save(folder / "mean.json")
         (folder.parent / "report.json").write_text("{}")
     (runs / "day-2" / "certificates").mkdir(parents=True)  # a run that is not complete
-    assert monitor(certificate, runs) == 0
+    assert monitor(certificate, runs) == 2
+    assert "40 answers of 25 clients" in capsys.readouterr().err
+    assert monitor(certificate, runs, "--repeats", "draws") == 0
     assert capsys.readouterr().out.startswith("NO ALARM: e-value")
+
+
+def days_of(folder, *risks_by_day, first=1):
+    """A table for each day, all of the same clients."""
+    folder.mkdir(exist_ok=True)
+    for day, risks in enumerate(risks_by_day, start=1):
+        write(folder / f"day-{day:02}.csv", rows(risks, first=first, seed=day))
+    return folder
+
+
+def test_the_same_twelve_every_day_are_a_panel_and_not_a_network(tmp_path, certificate, capsys):
+    """Once 360 clients, and an interval for their network that missed the truth in half of such panels."""
+    panel = np.random.default_rng(0).beta(2, 8, 12)
+    days = days_of(tmp_path / "days", *[panel] * 6, first=501)
+    assert of_csv(certificate, days) == 2
+    said = capsys.readouterr().err
+    assert "(72 answers of 12 clients)" in said
+    assert "--panel" in said
+    out, page = tmp_path / "panel.json", tmp_path / "panel.html"
+    assert of_csv(certificate, days, "--panel", "--out", out, "--page", page) == 0
+    printed = capsys.readouterr().out
+    assert "after 5 later evaluations of this panel of 12 clients" in printed
+    document = json.loads(out.read_text())
+    made = document["certificates"]["panel_change"]
+    assert made["lower"] < 0.0 < made["value"]
+    assert problems("certificates", document) == []
+    assert main(["verify", str(out)]) == 0
+    assert "It is about these clients alone" in page.read_text()
+    assert "draws from one network" not in page.read_text()
+    capsys.readouterr()
+    write(days / "day-07.csv", [*rows(panel + 0.2, first=501, seed=7), "h999,0.9,100"])
+    assert of_csv(certificate, days, "--panel") == 4
+    printed = capsys.readouterr().out
+    assert printed.startswith("ALARM at later evaluation 6 of 6: this panel of 12 clients has become worse")
+    assert "Not of the panel, and left out: h999" in printed
+
+
+def test_a_panel_that_was_certified_begins_with_its_certificate(tmp_path, certificate, capsys):
+    panel = good(80)  # h1 to h80, of whom the certificate is
+    days = days_of(tmp_path / "days", panel[:30] + 0.15)
+    made, before = tmp_path / "named.json", certificate.parent / "before.csv"
+    main(["certify", str(before), "--num-examples", "n", "--client", "hospital", "--out", str(made)])
+    capsys.readouterr()
+    assert of_csv(made, days) == 2
+    assert "must not be those of the certificate, of whom panel_change" in capsys.readouterr().err
+    assert of_csv(made, days, "--panel") == 4
+    assert "at later evaluation 1 of 1: this panel of 30 clients" in capsys.readouterr().out
+    assert of_csv(made, days / "day-01.csv", "--panel") == 2
+    assert "--panel needs a folder" in capsys.readouterr().err
+    assert of_csv(certificate, days, "--panel") == 0  # which has no names
+    assert "NOTHING YET" in capsys.readouterr().out
+
+
+def test_clients_of_the_certificate_are_no_others(certificate):
+    named = rb.ClientRisks(SHUFFLED, N, names=[f"c{k}" for k in range(40)])
+    before, draws = rb.mean_bound(named, delta=0.05), rb.ClientRisks(**named.to_dict() | {"repeats": "draws"})
+    with pytest.raises(ValueError, match=r"got c0, c1, c10, .*40 of 40.*repeats='draws'"):
+        rb.monitor(before, named)
+    found = rb.monitor(before, draws)
+    assert found.verdict == "NO ALARM"
+    assert "Taken as true: a client that answered more than once was drawn anew" in found.statement
+
+
+def test_a_table_that_is_sorted_says_nothing_one_by_one(tmp_path, certificate, answers, capsys):
+    head, *lines = answers.read_text().splitlines()
+    answers.write_text("\n".join([head, *sorted(lines, key=lambda line: -float(line.split(",")[1]))]) + "\n")
+    assert of_csv(certificate, answers) == 2
+    assert "got 40 that are sorted by them" in capsys.readouterr().err
 
 
 def test_scores_of_which_more_is_better(tmp_path, capsys):
@@ -225,9 +304,9 @@ def test_wrong_input_in_words(tmp_path, certificate, text, options, said, capsys
 
 
 def test_what_cannot_be_monitored_is_refused_with_the_reason(tmp_path, answers, capsys):
-    risks = rb.ClientRisks(np.arange(40) / 100, N)
+    risks = rb.ClientRisks(SHUFFLED, N)
     path = tmp_path / "made.json"
-    trained = rb.ClientRisks(np.arange(40) / 100, N, answered_by="trainers")
+    trained = rb.ClientRisks(SHUFFLED, N, answered_by="trainers")
     refused = {
         "no single client speaks against it": rb.cvar(rb.band(risks, delta=0.05), 0.9),
         "it is no certificate": rb.mean_bound(trained, delta=0.05),
@@ -275,7 +354,7 @@ def test_a_wrong_day_is_named(tmp_path, certificate, capsys):
 
 def test_only_worst_cases_are_monitored_where_there_are_some():
     """Until the rule was made, a network within its budget raised an alarm against the mean without a shift."""
-    risks = rb.ClientRisks(np.arange(40) / 100, N)
+    risks = rb.ClientRisks(SHUFFLED, N)
     shifted = rb.worst_case_mean(risks, divergence="chi2", budget=[0.1, 0.2], delta=0.05)
     made = {"mean": rb.mean_bound(risks, delta=0.05), "worst": shifted}
     within = rb.ClientRisks([(made["mean"].value + shifted.value[1]) / 2] * 300, N, binary=False)
@@ -299,7 +378,7 @@ def test_what_clients_measure_is_monitored_for_as_many_examples_alone():
 
 def test_certificates_that_need_not_ever_be_true_at_once_are_too_many():
     """Until it was refused, something held with probability at least -0.25."""
-    risks = rb.ClientRisks(np.arange(40) / 100, N)
+    risks = rb.ClientRisks(SHUFFLED, N)
     many = {f"{level:g}": rb.quantile(risks, level, delta=0.05) for level in np.linspace(0.02, 0.5, 25)}
     with pytest.raises(ValueError, match=r"got delta 1\.25 in all; monitor fewer"):
         rb.monitor(many, risks)
@@ -307,14 +386,14 @@ def test_certificates_that_need_not_ever_be_true_at_once_are_too_many():
 
 def test_bounds_that_contradict_each_other_after_a_change_are_said(tmp_path):
     """Until they were caught, the alarm ended in an error: bounds that hold at all times are false after a change."""
-    before = rb.mean_bound(rb.ClientRisks(np.arange(40) / 100, N), delta=0.05)
+    before = rb.mean_bound(rb.ClientRisks(SHUFFLED, N), delta=0.05)
     changed = rb.ClientRisks(np.repeat([0.1, 0.9], [300, 100]), N, binary=False)
     found = rb.monitor(before, changed)
     assert found.verdict == "ALARM"
     assert 300 < found.alarm_at < 315
     assert found.statement.endswith("Bounds of mean contradict each other: the network changed on the way.")
     assert found.to_document().keys() == {"monitor"}
-    worst = rb.worst_case_mean(rb.ClientRisks(np.arange(40) / 100, N), divergence="chi2", budget=0.1, delta=0.05)
+    worst = rb.worst_case_mean(rb.ClientRisks(SHUFFLED, N), divergence="chi2", budget=0.1, delta=0.05)
     assert rb.monitor(worst, changed).certificates == {}  # once of a worst mean, far below today's mean
     sizes, lower, upper = found.trajectory("mean")
     assert sizes[-1] < 400
@@ -338,7 +417,7 @@ def test_bounds_that_contradict_each_other_after_a_change_are_said(tmp_path):
     ],
 )
 def test_what_a_certificate_claims(given, expected):
-    risks = rb.ClientRisks(np.arange(80) / 400, 400, names=[f"c{k}" for k in range(80)])
+    risks = rb.ClientRisks(np.random.default_rng(8).permutation(80) / 400, 400)
     band = rb.band(risks, delta=0.05)
     changes = rb.ClientChanges.from_counts([1] * 80, [3] * 80, 400)
     made = {

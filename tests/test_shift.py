@@ -138,6 +138,36 @@ def test_a_budget_that_the_answers_contradict_is_an_error_that_names_it(folder, 
     assert "do the networks differ at all? p = " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("asked", [["--require", "target_mean:chi2:0.1<=0.35"], ["--divergence", "tv"]])
+@pytest.mark.parametrize("named", [["--client", "site"], []])
+def test_clients_of_the_source_are_no_target(folder, capsys, asked, named):
+    """Once PASS, of ten clients who had answered already."""
+    lines = (folder / "source.csv").read_text().splitlines()
+    (folder / "again.csv").write_text("\n".join([*lines[:11], "new one,0.1"]) + "\n")
+    again = ["shift", "source.csv", "again.csv", "--num-examples", "100", *named, *asked]
+    assert main(again) == 2
+    said = capsys.readouterr().err
+    assert "must not be those of the source network, got source 0, source 1" in said
+    assert "(10 of 11)" in said
+    assert main([*again, "--repeats", "draws", "--out", "out.json"]) == 0
+    assert "was drawn anew each time" in capsys.readouterr().out
+    assert "was drawn anew each time" in (folder / "out.json").read_text()
+    assert main(["verify", "out.json"]) == 0
+
+
+@pytest.mark.parametrize(
+    "number", ["target_mean:chi2:0.1", "target_share:0.3:chi2:0.1", "target_quantile:0.9:chi2:0.1"]
+)
+def test_the_library_looks_at_names_too(number):
+    source, target = (
+        rb.ClientRisks(LOSSES["few"], 100, names=[f"c{k + shift}" for k in range(10)]) for shift in (0, 9)
+    )
+    with pytest.raises(ValueError, match=r"got c9 in both \(1 of 10\)"):
+        rb.target_bound(source, target, number, delta=0.1)
+    made = rb.target_bound(source, rb.ClientRisks(**target.to_dict() | {"repeats": "draws"}), number, delta=0.1)
+    assert rb.verify(made).ok
+
+
 def test_the_next_network_is_bounded_by_its_rank_among_earlier_ones(folder, capsys):
     (folder / "past").mkdir()
     for k in range(9):

@@ -69,7 +69,7 @@ class AdversarialAnswers(Answers):
         What was added to every value and conjugate; all of them share its budget, num_radii + num_multipliers numbers
         or more. They may then be any numbers, in any order; neither move them into [0, 1] nor make them monotone, which
         would bias their means. One radius is enough.
-    num_missing, missing, contamination, answered_by : int, str, int, str
+    num_missing, missing, contamination, answered_by, repeats : int, str, int, str, str
         Who answered, see `responses`. An answer is a client's values and conjugates together.
 
     Attributes

@@ -69,6 +69,7 @@ class Wanted:
     largest_weight: float | None = None
     cluster: str | None = None
     is_growing: bool = False  # rows are still added: the last line counts once it has an end
+    keeps_names: bool = False  # also of a column that is called hospital, site or the like
 
     @property
     def column(self) -> str:
@@ -125,7 +126,8 @@ def read_columns(frame: Any, wanted: Wanted, door: Door, *, is_noisy: bool, cont
     is_kept = sizes != 0.0 if isinstance(size, str) else np.ones(values.shape, dtype=bool)
     if len(sizes) != len(values):
         raise TableError([f"{door.table} must have one row per client, got columns of {values.size} and {sizes.size}"])
-    known = others.get(wanted.client or next(filter(is_of_clients, others), ""), [""] * values.size)
+    client = wanted.client or next(filter(is_of_clients, others), "")
+    known = others.get(client, [""] * values.size)
     empty = np.flatnonzero(~is_kept).tolist()
     if wanted.drop_missing:
         is_kept &= ~np.isnan(values)
@@ -162,7 +164,7 @@ def read_columns(frame: Any, wanted: Wanted, door: Door, *, is_noisy: bool, cont
         if problem and wanted.binary is not False:
             raise TableError([problem])
     found = {"values": values, "num_examples": sizes, "num_missing": is_kept.size - len(rows)}
-    if wanted.client is not None:
+    if wanted.client is not None or (wanted.keeps_names and client and "" not in known):
         found["names"] = [known[row] for row in rows]
     if wanted.group is not None:
         groups = frames.labels_or_none(columns[wanted.group][is_kept])

@@ -37,7 +37,7 @@ def read_risks(
     Raises `TableError` with every problem found, OSError if the file cannot be read, and ImportError if a package is
     not there that it needs. For `noise` and `who`, which have only what is said, see `ClientRisks`.
     """
-    said = {**who, **({} if noise is None else {"noise": noise})}
+    said: dict[str, Any] = {**who, **({} if noise is None else {"noise": noise})}
     table, wanted, door, said = _opened(path, wanted, framework, said)
     with warnings.catch_warnings():
         # The summary says it.

@@ -69,7 +69,7 @@ class HistogramRisks(Histogram):
     binary : bool
         Whether every example's loss is 0 or 1. Risks are then multiples of 1/num_examples, so a bin's ends are the
         outermost multiples in it: with at most one multiple in each bin, nothing is lost to the rounding.
-    num_missing, missing, contamination, answered_by : int, str, int, str
+    num_missing, missing, contamination, answered_by, repeats : int, str, int, str, str
         Who answered, see `responses`; clients that are not counted are missing. At most `contamination` clients are
         counted in a wrong bin, any one. A client that may send any *vector* of counts can move as many others as it
         likes: it is so many clients in a wrong bin as it moves counts.
@@ -148,7 +148,7 @@ class HistogramLimits(Histogram):
         Error level of each client's limits, in (0, 0.5], fixed before any risk was seen.
     binary : bool
         Whether the clients' limits rely on every example's loss being 0 or 1.
-    num_missing, missing, contamination, answered_by : int, str, int, str
+    num_missing, missing, contamination, answered_by, repeats : int, str, int, str, str
         See `HistogramRisks`.
 
     Attributes

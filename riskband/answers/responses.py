@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypedDict, TypeVar, cast
 
 import numpy as np
 
 from riskband.answers.design import Design
+from riskband.answers.metrics import first_of
 from riskband.answers.noise import AnswerNoise
 from riskband.checks import FloatArray, check_choice, check_count, float_of, set_fields, spelled
 from riskband.wording import TRAINERS_ANSWERED, exactly, in_full
@@ -24,6 +25,8 @@ ANSWERED_BY = ("fresh", "trainers")
 UNTIL_DECIDED = "until-decided"
 ASK = ("all", UNTIL_DECIDED)
 """Who was asked: clients in a number that no answer had influenced, or further ones until something is decided."""
+REPEATS = ("refuse", "draws")
+"""What it means that a client answers again: an error, or that it was drawn anew."""
 
 INDEPENDENT_CLIENTS = "the clients that answered are independent draws from one meta-distribution of clients"
 INDEPENDENT_ASKED = (
@@ -33,6 +36,10 @@ INDEPENDENT_ASKED = (
 INDEPENDENT_EXAMPLES = "each client's examples are independent draws from its own distribution, unseen in training"
 FIXED_NUMBER = "how many clients were asked did not depend on any answer"
 FRESH_CLIENTS = "the clients that answered had no part in training, tuning or choosing the model"
+REPEATS_ARE_DRAWS = (
+    "a client that answered more than once was drawn anew each time, whatever it had answered, and measured on new "
+    "examples"
+)
 TRUE_ANSWERS = "every answer is the mean loss that the client measured"
 
 
@@ -54,6 +61,7 @@ class WhoAnswered(TypedDict, total=False):
     contamination: int
     answered_by: str
     ask: str
+    repeats: str
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,9 @@ class Responses:
         `all` (default): how many were asked did not depend on any answer, which certificates list as an assumption.
         `until-decided`: clients were asked until their answers decided something, and only bounds that hold for all
         numbers of clients at once follow. Source: math §17.
+    repeats : {"refuse", "draws"}
+        `refuse` (default): a client answers once, here and in all answers that meet these. `draws`: who answers again
+        was drawn anew, and measured on new examples; the certificates list that as an assumption.
     noise : AnswerNoise or None
         What every client added to its answer.
     design : Design or None
@@ -88,8 +99,8 @@ class Responses:
     Raises
     ------
     ValueError
-        If a count is no whole number in its range, or `missing`, `answered_by` or `ask` is unknown, or a design or odds
-        are given with noise or contamination, or with each other.
+        If a count is no whole number in its range, or `missing`, `answered_by`, `ask` or `repeats` is unknown, or a
+        design or odds are given with noise or contamination, or with each other.
     """
 
     num_clients: int
@@ -98,6 +109,7 @@ class Responses:
     contamination: int = 0
     answered_by: str = "fresh"
     ask: str = "all"
+    repeats: str = "refuse"
     noise: AnswerNoise | None = None
     design: Design | None = None
 
@@ -109,6 +121,7 @@ class Responses:
             missing=check_missing(self.missing),
             answered_by=check_choice("answered_by", self.answered_by, ANSWERED_BY),
             ask=check_choice("ask", self.ask, ASK),
+            repeats=check_choice("repeats", self.repeats, REPEATS),
         )
         is_plain = self.noise is None and not self.contamination
         if not (self.are_independent or (is_plain and (self.design is None or self.missing == "ignore"))):
@@ -190,6 +203,7 @@ class Responses:
             **({} if self.noise is None else {"noise": self.noise.to_dict()}),
             **({"answered_by": self.answered_by} if self.answered_by != "fresh" else {}),
             **({"ask": self.ask} if self.ask != "all" else {}),
+            **({"repeats": self.repeats} if self.repeats != "refuse" else {}),
             **({} if self.design is None else {"design": self.design.to_dict()}),
         }
 
@@ -223,6 +237,7 @@ class Responses:
             answers if self.noise is None else f"{answers} plus {self.noise.words}",
             *of_losses,
             *((missing,) if self.num_missing and odds == 1.0 else ()),
+            *((REPEATS_ARE_DRAWS,) if self.repeats == "draws" else ()),
         )
 
     def worst_completion(self, numbers: FloatArray) -> FloatArray:
@@ -283,6 +298,7 @@ class Answers(Shown):
     contamination = _OfResponses[int]()
     answered_by = _OfResponses[str]()
     ask = _OfResponses[str]()
+    repeats = _OfResponses[str]()
     noise = _OfResponses[AnswerNoise | None]()
     num_missing_worst = _OfResponses[int]()
     num_counted = _OfResponses[int]()
@@ -325,6 +341,16 @@ class Answers(Shown):
         stored = self.to_dict()
         columns = {name: each for name, each in stored.items() if isinstance(each, list)}
         return columns, {name: each for name, each in stored.items() if name not in columns}
+
+
+def check_others(names: Iterable[str], others: Any, *, rule: str) -> None:
+    """Raise ValueError, which names them, if clients with these names are among others, unless repeats are draws."""
+    twice = sorted(set(names) & set(others.names or ()))
+    if twice and others.repeats != "draws":
+        raise ValueError(
+            f"{rule}, got {first_of(twice)} in both ({len(twice)} of {len(others)}); leave them out, or say "
+            "repeats='draws' if each was drawn anew and measured on new examples"
+        )
 
 
 def plain(value: Any) -> Any:

@@ -93,7 +93,8 @@ class ClientRisks(Answers):
         one number, with `binary=True` in steps of 1. If answers of d numbers shared a budget (several losses or models
         at once), say AnswerNoise(..., num_values=d). Values may be any numbers; do not move them into [0, 1].
     names : sequence of str, shape (num_clients,), optional
-        What the clients are called, each one differently. Certificates hold the names beside the losses.
+        What the clients are called, each one differently unless `repeats` are draws. Certificates hold the names
+        beside the losses.
     groups : sequence of str or None, shape (num_clients,), optional
         The group of each client, for `group_bands`. Certificates hold it, too.
     design : mapping, optional
@@ -104,7 +105,7 @@ class ClientRisks(Answers):
         By how much means of 0-1 losses were rounded at most. `values` then count the most wrong examples that each
         client may have, and `below` the fewest. It is found, and not said: of accuracies, and of values with
         `binary=True` that are no counts as they stand.
-    num_missing, missing, contamination, answered_by, ask : int, str, int, str, str
+    num_missing, missing, contamination, answered_by, ask, repeats : int, str, int, str, str, str
         Who answered, see `responses`. The contamination counts wrong values and numbers of examples; a check of
         `binary=True` is then not upset by so many.
 
@@ -182,7 +183,7 @@ class ClientRisks(Answers):
                 f"rounding must be of 0-1 losses without noise, and in (0, 0.5], got {rounding}; leave it out"
             )
         set_fields(self, values=checked, num_examples=counts, binary=is_binary, responses=responses, rounding=rounding)
-        set_fields(self, names=_checked_names(names, checked.size), groups=_one_each("groups", groups, checked.size))
+        set_fields(self, names=_checked_names(names, responses), groups=_one_each("groups", groups, checked.size))
 
     @classmethod
     def from_frame(
@@ -505,17 +506,18 @@ def _one_each(name: str, values: Any, num_clients: int) -> tuple[str | None, ...
     return frames.labels_or_none(np.asarray(values, dtype=object))
 
 
-def _checked_names(values: object, num_clients: int) -> tuple[str, ...] | None:
-    names = _one_each("names", values, num_clients)
+def _checked_names(values: object, responses: Responses) -> tuple[str, ...] | None:
+    names = _one_each("names", values, responses.num_clients)
     if names is None:
         return None
     if None in names:
         raise ValueError(f"names must name every client, got none for number {names.index(None)}; name every one")
-    if len(set(names)) < num_clients:
+    if len(set(names)) < len(names) and responses.repeats != "draws":
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(
-            f"names must differ, got {twice!r} more than once; give one row per client, or single examples to "
-            "ClientRisks.from_examples"
+            f"names must differ, got {twice!r} more than once ({len(names)} answers of {len(set(names))} clients); "
+            "give one answer per client, or single examples to ClientRisks.from_examples, or say repeats='draws' if "
+            "each was drawn anew and measured on new examples"
         )
     return tuple(str(name) for name in names)
 

@@ -143,7 +143,7 @@ class ClientChanges(ScaledAnswers):
     num_worse : array_like of int, shape (num_clients,), optional
         Of losses 0 or 1, how many examples only the new model gets wrong. Limits for a client's true change are much
         sharper with it.
-    names, groups, num_missing, missing, contamination, answered_by, ask :
+    names, groups, num_missing, missing, contamination, answered_by, ask, repeats :
         As for `ClientRisks`, without noise.
 
     Attributes
@@ -242,6 +242,10 @@ class ClientChanges(ScaledAnswers):
             raise ValueError(
                 "both models must be evaluated on the same examples, got other numbers of them in "
                 f"{differs.size} clients, first {of}; evaluate them again"
+            )
+        if "draws" in (old.repeats, new.repeats):
+            raise ValueError(
+                "a comparison must have a client once in each evaluation, got repeats='draws'; leave it out"
             )
         old.require_no_noise("a comparison", "answers without it")
         old.require_independent("a comparison")
@@ -363,7 +367,7 @@ class ClientScores(ScaledAnswers):
         What the score is called in sentences, after "the": "AUC".
     low, high : float
         The range of the score, known before any answer.
-    names, groups, num_missing, missing, contamination, answered_by, ask :
+    names, groups, num_missing, missing, contamination, answered_by, ask, repeats :
         As for `ClientRisks`, without noise.
 
     Attributes

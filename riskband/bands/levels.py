@@ -121,18 +121,18 @@ def berk_jones_constant(num_values: int, delta: float, *, is_two_sided: bool) ->
 
 
 def checkpoint(num_clients: int) -> int:
-    """Largest number of first clients, of 16, 32, 64, …, whose band holds at all such numbers at once; 0 below 16."""
+    """Largest of 16, 32, 64, … that is no more than the number of clients; 0 below 16."""
     return 2 ** (num_clients.bit_length() - 1) if num_clients >= _FIRST_CHECKPOINT else 0
 
 
 def stitched_levels(num_values: int, delta: float, sides: str) -> Levels:
-    """Berk-Jones levels at 16, 32, 64, … first clients that hold at all of these numbers with probability 1 - delta.
+    """Berk-Jones levels that hold at one number of first clients from 16 on, one from 32, … with probability 1 - delta.
 
-    At the j-th of them with 6·delta / (pi·j)², which sums to delta. Source: math §17.3. Raises ValueError for another
-    number.
+    At the j-th of them with 6·delta / (pi·j)², which sums to delta; which they are is settled before any answer.
+    Source: math §17.3. Raises ValueError below 16.
     """
-    if num_values != checkpoint(num_values):
-        raise ValueError(f"a {STITCHED} band is of 16, 32, 64, … clients, got {num_values}; take Sequence(...).band")
+    if num_values < _FIRST_CHECKPOINT:
+        raise ValueError(f"a {STITCHED} band is of 16 clients or more, got {num_values}; take Sequence(...).band")
     epoch = (num_values // _FIRST_CHECKPOINT).bit_length()
     part = 6.0 * delta / (np.pi * epoch) ** 2
     return (berk_jones_levels if num_values <= _SMALLER[1] else sparse_levels)(num_values, part, sides)

@@ -15,7 +15,7 @@ import riskband as rb
 from riskband.answers.evaluations import EVALUATIONS
 from riskband.answers.files import FRAMEWORKS
 from riskband.answers.ledgers import is_ledger
-from riskband.answers.responses import ANSWERED_BY, MISSING
+from riskband.answers.responses import ANSWERED_BY, MISSING, REPEATS
 from riskband.bands.band import SIDES
 from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.bands.methods import MOST_FOR_ALL_RANKS
@@ -197,6 +197,19 @@ def add_score(group: Any) -> None:
     lower: dict[str, Any] = {"dest": "higher_is_better", "action": "store_const", "const": False}
     better.add_argument("--lower-is-better", help="of a score: small ones are good", **lower)
     add("--range", help="of a score (default: 0 1)", type=float, nargs=2, default=[0.0, 1.0], metavar=("LOW", "HIGH"))
+
+
+def add_repeats(parser: argparse.ArgumentParser, where: str) -> None:
+    """Add what is said of clients that answer more than once."""
+    drawn = "draws: it was drawn anew each time, and measured on new examples"
+    add = parser.add_argument
+    add(
+        "--repeats",
+        type=spelled,
+        choices=REPEATS,
+        default="refuse",
+        help=f"a client {where} (default: refuse); {drawn}",
+    )
 
 
 def add_columns(group: Any) -> None:

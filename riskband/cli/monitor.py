@@ -6,25 +6,30 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import riskband as rb
 from riskband.answers.doors import TableError, TooFewError
 from riskband.answers.files import UNSAID, read_risks, read_scores
 from riskband.answers.ledgers import header_of, is_ledger, model_problems, who_is_asked
+from riskband.answers.metrics import first_of
 from riskband.answers.scaled import CHANGE, scale_of
 from riskband.checks import check_installed
-from riskband.cli.certify import add_columns
+from riskband.cli.certify import add_columns, add_repeats
 from riskband.cli.report import checked
 from riskband.cli.request import named, output_problems, unsaid, wanted_of
 from riskband.cli.verify import read_document
 from riskband.report.monitor_page import monitor_page
 from riskband.report.monitored import Monitoring, joined
+from riskband.report.panels import monitor_panel
 from riskband.verification import answers_of
 
 _TABLES = (".csv", ".tsv", ".gz", ".xlsx", ".parquet", ".jsonl")
@@ -45,14 +50,13 @@ def run(options: argparse.Namespace) -> int:
     entries = read_document(options.certificate)["certificates"]
     certificates = {name: checked(name, entry) for name, entry in entries.items()}
     known = next(iter(certificates.values())).recipe["answers"]
-    before, status, has_said = None, 0, False
+    before, status, has_said, looked_at = None, 0, False, _panel if options.panel else _clients
     with suppress(KeyboardInterrupt):
         while True:
-            answers, batches = _new_answers(options, known)
+            answers, find = looked_at(options, certificates, known)
             _check_grown(before, answers, options.answers)
             if not has_said or len(answers or ()) > len(before or ()):
-                new = {"alpha": options.alpha, "batches": batches}
-                status = _say(options, None if answers is None else rb.monitor(certificates, answers, **new))
+                status = _say(options, None if answers is None else find())
             before, has_said = answers, True
             if status or not options.follow:
                 break
@@ -60,11 +64,45 @@ def run(options: argparse.Namespace) -> int:
     return status
 
 
-def _new_answers(options: argparse.Namespace, known: Mapping[str, Any]) -> tuple[Any, list[int] | None]:
-    """The answers so far, without those that the certificates were made of, and the batches in which they came.
+Look = tuple[Any, Callable[[], Monitoring]]
+"""The answers so far, None if there are too few, and what finds out what they say."""
 
-    None if there are fewer than two.
-    """
+
+def _clients(options: argparse.Namespace, certificates: Mapping[str, rb.Certificate], known: Mapping[str, Any]) -> Look:
+    """The answers without those that the certificates were made of, in the batches in which they came."""
+    parts, path = _read(options, known), Path(options.answers)
+    old = len(known.get("values", ()))
+    if path.is_dir():
+        parts = [each for each in parts if not old or _rows(each.to_dict()) != _rows(known)]
+    batches = [len(each) for each in parts] if path.is_dir() else None
+    answers: Any = None
+    if parts:
+        _check_repeats(parts, options)
+        answers = joined(parts, repeats=options.repeats)
+    has_old = answers is not None and not path.is_dir() and len(answers) >= old >= 2
+    if has_old and _rows(joined(parts, stop=old).to_dict()) == _rows(known):
+        answers = joined(parts, start=old, repeats=options.repeats) if len(answers) > old + 1 else None
+    return answers, lambda: rb.monitor(certificates, answers, alpha=options.alpha, batches=batches)
+
+
+def _panel(options: argparse.Namespace, certificates: Mapping[str, rb.Certificate], known: Mapping[str, Any]) -> Look:
+    """The evaluations of a panel one after the other: from what the certificates were made of, if it is of them."""
+    parts = _read(options, known)
+    if not Path(options.answers).is_dir():
+        raise TableError([f"--panel needs a folder with a table or a run for each evaluation, got {options.answers}"])
+    members = {name for each in parts for name in each.names or ()}
+    if members and members <= set(known.get("names", ())):
+        first = answers_of(known)
+        chosen = [place for place, name in enumerate(first.names) if name in members]
+        parts = [first.of_clients(np.array(chosen)), *(each for each in parts if _rows(each.to_dict()) != _rows(known))]
+    if len(parts) < 2:
+        return None, lambda: monitor_panel(parts[0], parts[1:], alpha=options.alpha)
+    answers = joined(parts, repeats="draws")
+    return answers, lambda: monitor_panel(parts[0], parts[1:], alpha=options.alpha)
+
+
+def _read(options: argparse.Namespace, known: Mapping[str, Any]) -> list[Any]:
+    """The runs and tables that have two answers or more."""
     parts, path = list[Any](), Path(options.answers)
     ledgers = (each / _LEDGER if each.is_dir() else each for each in _parts(path))
     if problems := model_problems(str(each) for each in ledgers if each.is_file()):
@@ -76,17 +114,22 @@ def _new_answers(options: argparse.Namespace, known: Mapping[str, Any]) -> tuple
             continue
         except TableError as error:
             raise TableError(named(str(each), error) if path.is_dir() else list(error.problems)) from error
-    old = len(known.get("values", ()))
-    if path.is_dir():
-        parts = [each for each in parts if not old or _rows(each.to_dict()) != _rows(known)]
-    if not parts:
-        return None, None
-    answers = joined(parts)
-    if path.is_dir():
-        return answers, [len(each) for each in parts]
-    if len(answers) < old or old < 2 or _rows(joined(parts, stop=old).to_dict()) != _rows(known):
-        return answers, None
-    return joined(parts, start=old) if len(answers) > old + 1 else None, None
+    return parts
+
+
+def _check_repeats(parts: list[Any], options: argparse.Namespace) -> None:
+    """Raise TableError, with what to ask of a panel, if a client is in several parts and repeats are no draws."""
+    names = [name for each in parts for name in each.names or ()]
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice and options.repeats != "draws":
+        raise TableError(
+            [
+                f"{options.answers} must have every client once, got {first_of(twice)} again and again ({len(names)} "
+                f"answers of {len(set(names))} clients): these say how they are, and little of others; say --panel to "
+                "ask whether these have become worse, or --repeats draws if each was drawn anew from a fleet, and "
+                "measured on new examples"
+            ]
+        )
 
 
 def _parts(path: Path) -> list[Path]:
@@ -119,7 +162,7 @@ def _of_table(path: Path, options: argparse.Namespace, known: Mapping[str, Any])
         raise TableError(problems)
     is_among_tables = is_ledger(str(path)) and Path(options.answers).is_dir()
     said = UNSAID if is_among_tables else wanted_of(options, options.num_examples or "1")
-    wanted = replace(said, is_growing=True, is_score=scale is not None)
+    wanted = replace(said, is_growing=True, keeps_names=True, is_score=scale is not None)
     if scale is not None:
         ends = (scale.low, scale.high)
         return read_scores(str(path), wanted, higher_is_better=scale.is_higher_better, name=scale.noun, ends=ends)
@@ -202,6 +245,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("answers", metavar="ANSWERS", help=f"further clients: {what}, in the order of their names")
     add("--num-examples", metavar="N|COLUMN", help="examples behind each mean, as for certify")
     add_columns(parser)
+    panel = "the same clients every time, a table each: have these become worse since the certificate or the first?"
+    add("--panel", action="store_true", help=panel)
+    add_repeats(parser, "that answers again, or that the certificate is of")
     chance = "probability of an alarm, ever, if all is as certified (default: 0.05)"
     add("--alpha", type=float, default=0.05, help=chance)
     add("--follow", action="store_true", help="look again and again, and end with an alarm or at Ctrl-C")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import riskband as rb
 from riskband.answers.ledgers import model_problems
 from riskband.answers.responses import ANSWERED_BY
 from riskband.checks import check_budget, check_delta, spelled
-from riskband.cli.certify import AGAIN, add_columns, write
+from riskband.cli.certify import AGAIN, add_columns, add_repeats, write
 from riskband.cli.request import how_read, output_problems, problems_of, risks_of, unsaid, wanted_of, who_answered
 from riskband.cli.terminal import summary_on_networks
 from riskband.report.networks import certified_target, target_requirements
@@ -35,7 +36,8 @@ _OF_ESTIMATES = (
 
 def run(options: argparse.Namespace) -> int:
     """Read the tables, certify what they say of the target network, print that, and write what was asked for."""
-    wanted, past = wanted_of(options, options.num_examples or "1"), _files(options.past)
+    wanted = replace(wanted_of(options, options.num_examples or "1"), keeps_names=True)
+    past, who = _files(options.past), {"answered_by": options.answered_by, "repeats": options.repeats}
     files = [options.source, *([options.target] if options.target else []), *past]
     problems = problems_of(
         [
@@ -54,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         problems.append("--number needs --budget: nothing is said of the target's risks but within a budget")
     if past and (options.out or options.require or options.budget):
         problems.append("--out, --require and --budget need a TARGET: what --past bounds is an estimate")
-    source, *others = risks_of(files, wanted, problems, answered_by=options.answered_by)
+    source, *others = risks_of(files, wanted, problems, **who)
     if past:
         return _say_next(options, source, dict(zip(past, others, strict=True)))
     say = partial(print, file=sys.stderr) if options.json else print
@@ -104,6 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--num-examples", metavar="N|COLUMN", help="examples behind each mean, but for ledgers of runs (.jsonl)")
     add_columns(parser)
     add("--answered-by", type=spelled, choices=ANSWERED_BY, help="as for certify (default: fresh)")
+    add_repeats(parser, "in both networks")
     add("--delta", type=float, default=0.05, help="probability that anything certified fails (default: 0.05)")
     add("--divergence", type=spelled, choices=sorted(rb.DIVERGENCES), **AGAIN, nargs="+", help="default: chi2")
     within = "if the target is within it: bounds on its risks, and whether the answers refute it"

@@ -333,7 +333,8 @@ class KeepRisks:
         make = import_module("riskband.worst_cases.sequences").Sequence
         sequence: ClientSequence = make(asked, delta=delta, of=ClientScores if is_score else ClientRisks)
         if len(kept.values) > 1:
-            sequence.add(self._scores_of(kept, who) if is_score else self._risks_of(kept, who))
+            found = self._scores_of(kept, who) if is_score else self._risks_of(kept, who)
+            sequence.add(found, batches=[1] * len(found))  # their order is that of a hash
         return sequence
 
     def certify(self, *, delta: float, round: int = _LAST, **who: Unpack[WhoAnswered]) -> Certificate:

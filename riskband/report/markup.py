@@ -269,7 +269,7 @@ MONITOR_PAGE = (
 {% call(quantity, bound) table(view.sure, ['What is bounded', 'Today'], view.today) %}
 <tr><th scope="row">{{ quantity }}</th>{{ cell('Today', bound, 'number') }}</tr>
 {% endcall %}
-<p class="note">All clients so far are taken for draws from one network. If it changed on the way, begin again with those that came after.</p>
+<p class="note">{{ view.note }}</p>
 {% for figure in view.charts %}
 {{ chart(figure, 'chart-' ~ loop.index) }}
 {% endfor %}

@@ -8,7 +8,7 @@ import numpy as np
 
 from riskband.report.charts import Chart, Curve
 from riskband.report.markup import MONITOR_PAGE
-from riskband.report.monitored import NO_ALARM, Monitoring
+from riskband.report.monitored import CHANGED, NO_ALARM, Monitoring
 from riskband.report.page import written
 from riskband.report.view import Light
 from riskband.report.words import bound_in_words, capital, said_once
@@ -37,8 +37,9 @@ def monitor_page(found: Monitoring, *, title: str, about: Mapping[str, str], ref
         "left_out": found.left_out.items(),
         "sure": sure,
         "today": [(each.quantity, bound_in_words(each)) for each in found.certificates.values()]
-        + [(number_of(name).quantity, "contradictory: the network changed on the way") for name in found.contradicted],
+        + [(number_of(name).quantity, f"contradictory: {CHANGED}") for name in found.contradicted],
         "charts": list(_running(found)),
+        "note": found.note,
         "assumptions": said_once(found.certificates.values(), delta=found.delta) or (ORDERS["arrival"],),
     }
     return written(MONITOR_PAGE, view=view, refresh=refresh)
@@ -50,7 +51,7 @@ def _evidence(found: Monitoring) -> Chart:
     return Chart(
         title="Evidence against what was certified",
         description=f"While it is true, the line ever reaches the alarm with probability at most {found.alpha:g}.",
-        x_label="clients",
+        x_label=found.unit,
         y_label="e-value, its logarithm to base 10",
         x=found.sizes[shown].astype(float),
         curves=(Curve("evidence", "bound", evidence), Curve("alarm", "worst-0", np.full(shown.size, needed))),
@@ -73,9 +74,9 @@ def _running(found: Monitoring) -> Iterator[Chart]:
         ends = np.concatenate([each.y for each in curves] + [lower])
         low, high = float(ends.min()), float(ends.max())
         yield Chart(
-            title=capital(number_of(number).quantity),
-            description="Its bounds after so many clients, beside what was certified.",
-            x_label="clients",
+            title=capital(found.certificates[number].quantity if number in found.certificates else number),
+            description=f"Its bounds after so many {found.unit}, beside what was certified.",
+            x_label=found.unit,
             y_label=number,
             x=sizes.astype(float),
             curves=tuple(curves),

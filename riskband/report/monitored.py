@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from riskband.answers.responses import REPEATS_ARE_DRAWS, check_others
 from riskband.answers.risks import ClientRisks
 from riskband.answers.scaled import RISK, Scale, ScaledAnswers, scale_of
 from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate, CrossingError
@@ -27,7 +28,14 @@ from riskband.report.findings import Findings, events_of, findings, is_measured
 from riskband.report.words import added, bound_in_words
 from riskband.wording import confidence, evenly, exactly, rounded_down, rounded_up, rounded_up_strictly, short_delta
 from riskband.wording.shown import Shown
-from riskband.worst_cases.always_valid import DIRECT, ETAS, always_valid, batch_sizes, capital_with_late_bets
+from riskband.worst_cases.always_valid import (
+    DIRECT,
+    ETAS,
+    always_valid,
+    batch_sizes,
+    capital_with_late_bets,
+    look_sorted,
+)
 from riskband.worst_cases.requirements import number_of
 from riskband.worst_cases.scaled import CHANGES, SCORES
 
@@ -35,9 +43,14 @@ ALARM, NO_ALARM = "ALARM", "NO ALARM"
 EXIT_STATUS = {NO_ALARM: 0, ALARM: 4}
 """Of a command that monitors; the others are taken: 1 and 3 by verdicts, 2 by wrong input."""
 
+CHANGED = "the network changed on the way"
 MONITOR_SCHEMA = "riskband.monitor/1"
 Answered = ClientRisks | ScaledAnswers
 _KINDS = {**DIRECT, **CHANGES, **SCORES}
+_NEW_CLIENTS = (
+    "clients that are monitored must not be those of the certificate, of whom panel_change (riskband monitor --panel) "
+    "says whether they have become worse"
+)
 _MOST_POINTS = 5  # of a curve: they share the capital
 _MOST_LOOKS = 40  # at the bounds so far
 
@@ -147,6 +160,11 @@ class Monitoring(Shown):
     capital: FloatArray
 
     shown = ("alpha", "delta")
+    unit = "clients"
+    note = (
+        "All clients so far are taken for draws from one network. If it changed on the way, begin again with those "
+        "that came after."
+    )
 
     def _words(self) -> str:
         return f"{self.verdict} after {self.answers.num_clients} clients"
@@ -197,11 +215,11 @@ class Monitoring(Shown):
         sure = f"with probability at least {confidence(self.delta)} at all times: {'; '.join(said)}."
         parts = [f"Today, if all these clients are of one network, {sure}"] if said else []
         if self.contradicted:
-            parts.append(
-                f"Bounds of {', '.join(self.contradicted)} contradict each other: the network changed on the way."
-            )
+            parts.append(f"Bounds of {', '.join(self.contradicted)} contradict each other: {CHANGED}.")
         if self.left_out:
             parts.append(f"Not monitored: {', '.join(self.left_out)}.")
+        if self.answers.repeats == "draws":
+            parts.append(f"Taken as true: {REPEATS_ARE_DRAWS}.")
         return " ".join(parts)
 
     @cached_property
@@ -227,7 +245,7 @@ class Monitoring(Shown):
 
     @property
     def contradicted(self) -> list[str]:
-        """Numbers whose bounds after some clients contradict those after others: these were not of one network."""
+        """Numbers whose bounds after some clients contradict others, or what was measured: not of one network."""
         return [name for name, each in self._today.items() if each is None]
 
     def trajectory(self, number: str, *, most: int = _MOST_LOOKS) -> tuple[IntArray, FloatArray, FloatArray]:
@@ -298,8 +316,8 @@ def monitor(
     ------
     ValueError
         If nothing can be monitored, or so much that it need not be true at once, batches are not of all clients, or the
-        answers are of another kind, have noise, may be wrong, are missing as the worst, or are of clients that helped
-        to train the model.
+        answers are of another kind, have noise, may be wrong, are missing as the worst, are sorted, or are of clients
+        that helped to train the model, or of those of a certificate and repeats are not draws.
 
     Examples
     --------
@@ -308,9 +326,7 @@ def monitor(
     >>> rb.monitor(before, rb.ClientRisks([0.3, 0.25, 0.4, 0.2] * 5, num_examples=100)).verdict
     'ALARM'
     """
-    level = as_number(alpha)
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"alpha must be in (0, 1), got {alpha!r:.80}; it is the probability of a false alarm")
+    level = check_alpha(alpha)
     if not isinstance(answers, (ClientRisks, ScaledAnswers)):
         raise ValueError(f"answers must be ClientRisks, ClientChanges or ClientScores, got {type(answers).__name__}")
     given: Any = certificates.certificates if isinstance(certificates, Findings) else certificates
@@ -318,6 +334,7 @@ def monitor(
     claims, left_out = dict[str, Claim](), dict[str, str]()
     for name, each in given.items():
         check_kind("certificates", each, Certificate, remedy="read them with Certificate.load")
+        check_others(each.recipe["answers"].get("names", ()), answers, rule=_NEW_CLIENTS)
         try:
             claim = Claim.of(each)
             _check_measured_alike(claim, each, answers)
@@ -339,7 +356,12 @@ def monitor(
             f"clients that are monitored must be fresh, got answered_by={answers.answered_by!r}: those that helped to "
             "train the model say little of others; ask other clients"
         )
-    sizes = batch_sizes(batches, answers)
+    if batches is None and look_sorted(answers):
+        raise ValueError(
+            f"clients must come in an order that says nothing about their answers, got {len(answers)} that are sorted "
+            "by them; give them in the order in which they came, or say that they came together: batches=[…]"
+        )
+    sizes = batch_sizes(batches, num_clients=len(answers), ask=answers.ask)
     scale = answers.scale if isinstance(answers, ScaledAnswers) else RISK
     other = next((each for each in claims.values() if each.scale != scale), None)
     if other is not None:
@@ -358,6 +380,14 @@ def monitor(
     )
 
 
+def check_alpha(alpha: object) -> float:
+    """Return a probability of a false alarm; raises ValueError unless it is in (0, 1)."""
+    level = as_number(alpha)
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"alpha must be in (0, 1), got {alpha!r:.80}; it is the probability of a false alarm")
+    return level
+
+
 def _check_measured_alike(claim: Claim, certificate: Certificate, answers: Answered) -> None:
     """Refuse what clients measure on so many examples, where all the new ones do on others: fewer spread risks more."""
     known = set(certificate.recipe["answers"].get("num_examples", ()) if claim.is_measured else ())
@@ -365,16 +395,16 @@ def _check_measured_alike(claim: Claim, certificate: Certificate, answers: Answe
         raise ValueError(f"it is of what clients measure on {known.pop()} examples each, and these have other numbers")
 
 
-def joined(parts: Sequence[Any], *, start: int = 0, stop: int | None = None) -> Any:
+def joined(parts: Sequence[Any], *, start: int = 0, stop: int | None = None, **said_now: Any) -> Any:
     """Return answers of one kind as they follow each other, from the client `start` on and up to `stop`.
 
-    Of several evaluations without names: a client may have been drawn in more than one of them. Raises ValueError if
-    they are of several kinds.
+    Names and groups are kept where all have them; `said_now` holds of all. Raises ValueError if they are of several
+    kinds, or a client answers in two of them and repeats are not draws.
     """
     stored, said = zip(*(each.by_client() for each in parts), strict=True)
-    columns = stored[0].keys() - ({"names", "groups"} if len(parts) > 1 else set())
+    columns = set(stored[0]).intersection(*stored)
     num_missing = sum(each.pop("num_missing") for each in said)
     if any(type(each) is not type(parts[0]) for each in parts) or any(each != said[0] for each in said):
         raise ValueError(f"all answers must be of one kind, got {parts[0]!r} and others; keep those apart")
     together = {name: [one for each in stored for one in each[name]][start:stop] for name in columns}
-    return type(parts[0])(**together, num_missing=num_missing, **said[0])
+    return type(parts[0])(**together, num_missing=num_missing, **said[0] | said_now)

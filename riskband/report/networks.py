@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import numpy as np
 
+from riskband.answers.responses import check_others
 from riskband.answers.risks import ClientRisks
 from riskband.certificate import Certificate, CrossingError
 from riskband.checks import check_budget, check_delta
@@ -25,7 +26,7 @@ from riskband.worst_cases.requirements import (
     read_requirements,
     verdicts_on,
 )
-from riskband.worst_cases.target_networks import TargetNumber
+from riskband.worst_cases.target_networks import OTHER_CLIENTS, TargetNumber
 
 NO_UPPER_BOUND = (
     "from samples alone nothing bounds a divergence from above: a budget that is not refuted stays an assumption"
@@ -59,6 +60,7 @@ def certified_target(
     names = list(dict.fromkeys([*names, *far, *(each.divergence.name for each in within)]))  # no budget is unchecked
     asked_within = list(dict.fromkeys(map(str, within)))
     part = check_delta(delta) / (len(asked_within) + 1)
+    check_others(source.names or (), target, rule=OTHER_CLIENTS)
     found = dict[str, Certificate]()
     for each in asked_within:  # the page begins with the first
         with suppress(*([CrossingError] if leaves_out else [])):

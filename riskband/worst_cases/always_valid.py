@@ -26,8 +26,8 @@ from riskband.answers.responses import INDEPENDENT_CLIENTS, UNTIL_DECIDED
 from riskband.answers.risks import ClientRisks, shared_assumptions
 from riskband.answers.scaled import RISK, ClientChanges, ClientScores, ScaledAnswers
 from riskband.bands.local_steps import OBSERVED_SIZES
-from riskband.betting import LARGEST_SHARE_OF_TAILS, NUM_STEPS, TIE, Dual, looks_at_the_past
-from riskband.certificate import Certificate, recipe
+from riskband.betting import LARGEST_SHARE_OF_TAILS, NUM_STEPS, TIE, Dual, are_in_order, come_sorted, looks_at_the_past
+from riskband.certificate import Certificate, CrossingError, recipe
 from riskband.checks import FloatArray, IntArray, check_choice, check_delta, in_decimals
 from riskband.duals import tail_duals
 from riskband.functionals.quantiles import SINGLE_LOCAL
@@ -68,6 +68,7 @@ _STAKES = np.geomspace(0.02, 30.0, 12)
 # Error levels of limits of single clients, which share the capital: small ones are best where clients have thousands of
 # examples or risks are far below the threshold, large ones where both is not so.
 ETAS = (0.05, 0.2, 0.5)
+_CHANGED = "or the network has changed since the first clients: begin again"
 _LOOKS = 1.01  # ratio of the numbers of clients at which a dual is chosen again
 _ENOUGH = 1e100  # what capital is above it is given away: no float overflows
 
@@ -113,19 +114,21 @@ def always_valid(
     Raises
     ------
     ValueError
-        If an argument is out of range or unknown, or the answers have noise, or may be wrong, or missing as the worst.
+        If an argument is out of range or unknown, or the answers have noise, or may be wrong, or missing as the worst;
+        or, as a `CrossingError`, if their order tells of them, or limits cross, or exclude what was measured.
     """
-    sizes = batch_sizes(batches, answers)
+    sizes = batch_sizes(batches, num_clients=len(answers))
     delta, sides = check_delta(delta), check_choice("sides", sides, SIDES)
     order, local = check_choice("order", order, ORDERS), check_choice("local", local, SINGLE_LOCAL)
     answers.require_certain_answers("an always valid bound", "answers that are right, and missing='ignore'")
     asked = _Asked.of(number, answers, local)
+    check_order(answers, sizes)
     is_from_both = sides == "two" and asked.shift is None and asked.kind != "tail"
     part = delta / 2.0 if is_from_both else delta
     bad = _bad_end(asked, answers, part, sizes)
     near = 1.0 - _bad_end(asked.mirrored, answers.mirrored, part, sizes) if is_from_both else bad
-    unit, scale = (answers, RISK) if isinstance(answers, ClientRisks) else (answers.unit, answers.scale)
-    ends = np.array([near, bad, np.mean(unit.values)])
+    scale = RISK if isinstance(answers, ClientRisks) else answers.scale
+    ends = np.array([near, bad, _measured(asked, answers, near if is_from_both else 0.0)])
     if isinstance(answers, ScaledAnswers) and asked.kind != "share":
         ends = answers.from_unit(ends)
     low, high, measured = ends[[1, 0, 2] if scale.is_higher_better and asked.kind != "share" else [0, 1, 2]].tolist()
@@ -151,7 +154,7 @@ def always_valid(
             *chosen_before(local=(local, "marginal")),
         ),
         recipe=recipe("always_valid", given, answers),
-        measured=measured if asked.kind in ("mean", "worst") else None,
+        measured=measured,
     )
 
 
@@ -194,21 +197,50 @@ class _Asked(NamedTuple):
         return self._replace(is_mirrored=True, point=1.0 - self.point if self.kind == "quantile" else self.point)
 
 
-def batch_sizes(batches: Sequence[int] | None, answers: ClientRisks | ScaledAnswers) -> IntArray:
+def batch_sizes(batches: Sequence[int] | None, *, num_clients: int, ask: str = "all") -> IntArray:
     """Return how many clients came together each time: one, unless it is said.
 
     Raises ValueError if not all did, or if answers said how many were to be of a batch.
     """
-    num_clients = len(answers)
     sizes = np.ones(num_clients, dtype=np.int64) if batches is None else np.array(batches)
     if sizes.ndim != 1 or sizes.dtype.kind != "i" or np.any(sizes < 1) or sizes.sum() != num_clients:
         raise ValueError(f"batches must be numbers of clients, {num_clients} in all, got {batches!r:.80}; count them")
-    if answers.ask == UNTIL_DECIDED and np.any(sizes > 1):
+    if ask == UNTIL_DECIDED and np.any(sizes > 1):
         raise ValueError(
-            f"batches must be of sizes that no answer has influenced, got ask={answers.ask!r}: a batch of such clients "
+            f"batches must be of sizes that no answer has influenced, got ask={ask!r}: a batch of such clients "
             "ends where they decide; leave batches out, and let them come one by one in the order of asking"
         )
     return sizes
+
+
+def check_order(answers: ClientRisks | ScaledAnswers, sizes: IntArray) -> None:
+    """Raise CrossingError if clients that came one by one come sorted by their answers, as no draws do."""
+    if np.all(sizes == 1) and come_sorted(answers.values):
+        raise CrossingError(
+            f"clients that are looked at one by one must come in an order that says nothing about their answers, got "
+            f"{len(answers)} whose answers grow or fall with their place: they were sorted, {_CHANGED}, or say that "
+            "they came together: batches=[…]"
+        )
+
+
+def look_sorted(answers: ClientRisks | ScaledAnswers) -> bool:
+    """Whether answers are sorted; of two values alone, sorted ones may be a network that broke."""
+    return np.unique(answers.values).size > 2 and are_in_order(answers.values)
+
+
+def _measured(asked: _Asked, answers: ClientRisks | ScaledAnswers, near: float) -> float:
+    """What the clients measured of the mean, share or quantile, on [0, 1], where 1 is bad.
+
+    No bound may exclude it. After one batch none can; what held of the first clients long ago may. Of a quantile any
+    number between two clients is one: the nearest to the lower limit.
+    """
+    unit = answers if isinstance(answers, ClientRisks) else answers.unit
+    if asked.kind == "share":
+        return float(np.mean(_are_beyond(asked, answers, 0.0)))
+    if asked.kind == "quantile":
+        least, most = (float(np.quantile(unit.values, asked.point, method=m)) for m in ("inverted_cdf", "higher"))
+        return min(max(near, least), most)
+    return float(np.mean(unit.values))
 
 
 def _bad_end(asked: _Asked, answers: ClientRisks | ScaledAnswers, delta: float, sizes: IntArray) -> float:
@@ -242,12 +274,15 @@ def _bad_end(asked: _Asked, answers: ClientRisks | ScaledAnswers, delta: float, 
         if budget == 0.0:
             return _bad_end(asked._replace(kind="mean", shift=None), answers, delta, sizes)
         duals = duals_within(plain, divergence, budget)
-    chosen = _by_the_past(duals, delta, sizes)
-    outcomes = np.array([dual.outcomes for dual in duals])[chosen, np.arange(chosen.size)]
+    chosen = _by_the_past(duals, delta, sizes)[None]
+    if sizes[0] > 1:  # before a first batch nothing is known: all duals share the capital
+        chosen = np.repeat(chosen, len(duals), axis=0)
+        chosen[:, : sizes[0]] = np.arange(len(duals))[:, None]
+    outcomes = np.array([dual.outcomes for dual in duals])[chosen, np.arange(answers.num_clients)]
 
     def is_rejected(value: float) -> bool:
         means = np.clip([dual.least_mean(value) for dual in duals], 0.0, 1.0)[chosen]
-        return is_refuted((means - outcomes)[None], (1.0 - means)[None])
+        return is_refuted(means - outcomes, 1.0 - means)
 
     return _smallest(is_rejected)
 
@@ -279,14 +314,18 @@ def capital_with_late_bets(gains: FloatArray, largest_losses: FloatArray, sizes:
     is still kept after batch b, whatever has come, and the rest is played: slowly enough for a change after long.
     """
     bets = np.minimum(_STAKES, LARGEST_SHARE_OF_TAILS / np.maximum(largest_losses, 1e-300)[:, None])
-    played, total, seen = np.zeros(bets.shape), np.empty(sizes.size), 0
-    kept = 1.0 / (1.0 + np.log1p(np.arange(sizes.size + 1)))
+    played, total, seen, kept = np.zeros(bets.shape), np.empty(sizes.size), 0, kept_capital(sizes.size)
     for b, size in enumerate(sizes.tolist(), start=1):
         grown = np.log1p(bets[:, :, None] * gains[:, None, seen : seen + size]).sum(axis=2)
         grown = np.exp(np.minimum(grown, np.log(_ENOUGH)))
         played, seen = np.minimum((played + kept[b - 1] - kept[b]) * grown, _ENOUGH), seen + size
         total[b - 1] = np.mean(played) + kept[b]
     return total
+
+
+def kept_capital(num_batches: int) -> FloatArray:
+    """Share of the capital that bets have not yet begun with, before the first batch and after each."""
+    return np.asarray(1.0 / (1.0 + np.log1p(np.arange(num_batches + 1))))
 
 
 def _by_the_past(duals: Sequence[Dual], delta: float, sizes: IntArray) -> IntArray:

@@ -16,7 +16,7 @@ from riskband.bands.band import band as band_of
 from riskband.bands.levels import STITCHED, checkpoint
 from riskband.certificate import Certificate
 from riskband.checks import check_choice, check_delta
-from riskband.worst_cases.always_valid import DIRECT, ORDERS, always_valid
+from riskband.worst_cases.always_valid import DIRECT, ORDERS, always_valid, batch_sizes, check_order
 from riskband.worst_cases.requirements import (
     NOT_DECIDED,
     Gate,
@@ -58,8 +58,8 @@ class Sequence:
     order : {"arrival", "committed"}
         Whether clients come by themselves, or are asked in an order that was settled before any of them answered.
     **said :
-        What is the same for all clients, as `of` takes it: ``binary=True``, ``answered_by="trainers"``, and of scores
-        ``higher_is_better``, ``name``, ``low`` and ``high``.
+        What is the same for all clients, as `of` takes it: ``binary=True``, ``answered_by="trainers"``,
+        ``repeats="draws"``, and of scores ``higher_is_better``, ``name``, ``low`` and ``high``.
 
     Attributes
     ----------
@@ -113,12 +113,20 @@ class Sequence:
         self._said = said
         self._columns: dict[str, list[Any]] = {}
         self._num_missing = 0
+        self._sizes: list[int] = []  # of batches
 
     def __repr__(self) -> str:
         return f"Sequence({', '.join(self.numbers)}, {len(self.answers or ())} clients, delta={self.delta:g})"
 
-    def add(self, answers: Answered | None = None, *, num_missing: int = 0, **columns: Any) -> bool:
-        """Take further clients, in the order in which they answered, and return whether what is required is decided.
+    def add(
+        self,
+        answers: Answered | None = None,
+        *,
+        num_missing: int = 0,
+        batches: Iterable[int] | None = None,
+        **columns: Any,
+    ) -> bool:
+        """Take further clients, and return whether what is required is decided.
 
         Parameters
         ----------
@@ -126,6 +134,9 @@ class Sequence:
             Of at least two clients.
         num_missing : int
             How many gave no valid answer; as everywhere, that they are missing at random is then assumed.
+        batches : iterable of int, optional
+            How many of them came together each time, in any order. By default those of one call did; of a committed
+            order each counts by itself, as ``[1] * 20`` says of twenty: their order then says nothing of their answers.
         **columns : number or array_like
             Instead of answers, of one client or several, what `of` takes for each: ``values`` and ``num_examples`` (one
             number if all have as many), also ``names``.
@@ -133,8 +144,9 @@ class Sequence:
         Raises
         ------
         ValueError
-            If these are not answers of the kind that came before, may be wrong, or as for `of`; nothing is added then.
-            Or, after they were added, if the limits of what is required cross: the network has changed on the way.
+            If these are not answers of the kind that came before, may be wrong, or a client is there already, or as for
+            `of`; nothing is added then. Or, after they were added, if they come sorted one by one, or the limits of
+            what is required cross, or exclude what was measured: the network has changed on the way.
         """
         of, said = self._of, self._said
         if answers is not None:
@@ -158,19 +170,22 @@ class Sequence:
             got = ", ".join(f"{len(each)} {name}" for name, each in new.items()) or "nothing"
             known = ", ".join(self._columns or new or ["values", "num_examples"])
             raise ValueError(f"clients must come with {known}, one entry of each per client, got {got}; give them all")
+        ask = "all" if answers is None else answers.ask  # where that depended on answers, these are no batch
+        one_by_one = [1] * size if self.order == "committed" or size == 1 or ask == UNTIL_DECIDED else None
+        together = one_by_one or [size] if batches is None else batches
+        sizes = [*self._sizes, *batch_sizes(list(together), num_clients=size, ask=ask).tolist()]
         new = {name: [*self._columns.get(name, ()), *each] for name, each in new.items()}
         num_missing += self._num_missing
-        is_first = max(map(len, new.values())) == 1  # of which nothing is said yet; and what is wrong with it at once
-        twice = {name: each * 2 for name, each in new.items() if name != "names"}
-        found = of(
-            **(twice if is_first else new), num_missing=num_missing, **{**said, "ask": UNTIL_DECIDED}
-        )  # as one may
+        is_first = len(sizes) == 1 == sizes[0]  # of which nothing is said yet; and what is wrong with it at once
+        now = {**said, "ask": UNTIL_DECIDED} | ({"repeats": "draws"} if is_first else {})
+        columns = {name: 2 * each for name, each in new.items()} if is_first else new
+        found = of(**columns, num_missing=num_missing, **now)
         found.require_certain_answers("a sequence", "answers that are right, and missing='ignore'")
         if not is_first:
             if hasattr(found, "binary"):  # what is bet on a client must not change with those after it
                 said = {**said, "binary": found.binary}
             self.answers = found
-        self._of, self._said, self._columns, self._num_missing = of, said, new, num_missing
+        self._of, self._said, self._columns, self._num_missing, self._sizes = of, said, new, num_missing, sizes
         for name in ("band", "certificates", "gate"):
             self.__dict__.pop(name, None)
         return self.is_decided
@@ -191,16 +206,19 @@ class Sequence:
         if self.answers is None:
             return {}
         direct = [name for name in self.numbers if self._is_direct(name)]
-        found = {name: always_valid(self.answers, name, delta=self._part, order=self.order) for name in direct}
+        come: dict[str, Any] = {"order": self.order, "batches": None if set(self._sizes) == {1} else self._sizes}
+        found = {name: always_valid(self.answers, name, delta=self._part, **come) for name in direct}
         others = [name for name in self.numbers if name not in found]
         return found if self.band is None else found | certificates_of(self.band, others, delta=None)
 
     @cached_property
     def band(self) -> Band | None:
-        """Band of the first 16, 32, 64, … clients, for what has no bets of its own; None before, or if not needed."""
+        """Band for what has no bets of its own: of the batches up to the 16th, 32nd, 64th, … client; None before."""
         if not isinstance(self.answers, ClientRisks) or all(map(self._is_direct, self.numbers)):
             return None
-        size = checkpoint(self.answers.num_clients)
+        check_order(self.answers, np.array(self._sizes))
+        ends, first = np.cumsum(self._sizes), checkpoint(self.answers.num_clients)
+        size = int(ends[np.searchsorted(ends, first)]) if first else 0
         return band_of(self.answers.of_clients(np.arange(size)), delta=self._part, method=STITCHED) if size else None
 
     @property

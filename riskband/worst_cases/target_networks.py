@@ -16,6 +16,7 @@ from scipy.special import bdtr, bdtrik, logit
 
 from riskband import duals
 from riskband.answers.counts import BoolArray
+from riskband.answers.responses import check_others
 from riskband.answers.risks import ClientRisks, shared_assumptions
 from riskband.bands.local_steps import assumed_of_sizes
 from riskband.betting import KEPT_OF_FIRST, constant_stakes_upper_mean, doubt_of_mean
@@ -37,6 +38,7 @@ from riskband.worst_cases.divergence_bounds import BOTH_NETWORKS
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence
 from riskband.worst_cases.reweighting import assumed_of_duals, duals_within, within, worst_case_mean
 
+OTHER_CLIENTS = "clients of the target network must not be those of the source network"
 TARGET_NUMBERS = ("target_mean", "target_share", "target_quantile")
 _TARGET = "target_"
 _FROM_BELOW = 0.1  # of delta, for the lower bound: what a FAIL needs costs a PASS next to nothing
@@ -106,13 +108,15 @@ def target_bound(source: ClientRisks, target: ClientRisks, number: str | TargetN
     ------
     ValueError
         If the number cannot be read, or delta is out of range, or answers have noise, a design or a population, or some
-        may be wrong or count as the worst; also, as `CrossingError`, if the answers contradict the budget.
+        may be wrong or count as the worst, or a client of one name is in both networks and repeats are not draws; also,
+        as `CrossingError`, if the answers contradict the budget.
     """
     asked = number if isinstance(number, TargetNumber) else TargetNumber.of(number)
     f = asked.divergence
     for name, answers in (("source", source), ("target", target)):
         check_kind(name, answers, ClientRisks, remedy="make them with ClientRisks(values, num_examples)")
         answers.require_certain_answers("a bound with clients of a target network", "make a band of each network")
+    check_others(source.names or (), target, rule=OTHER_CLIENTS)
     source, part = source.in_order_of_names(), (1.0 - _FROM_BELOW) * check_delta(delta)
     family, _, point = asked.number.partition(":")
     if family == "mean":

@@ -18,6 +18,7 @@ import riskband as rb
 from riskband.flower import KeepRisks
 from riskband.flower.kept import KeptRound, _first_answers
 from riskband.flower.testing import InProcessGrid
+from riskband.functionals.functional import CrossingError
 from riskband.worst_cases.always_valid import always_valid
 from tests import house
 
@@ -509,8 +510,11 @@ def test_names_that_tell_of_the_risks_are_no_order(letters):
         values = (rng.random(60) < 0.3).astype(float)
         names = [f"{letters[int(value)]}{k}" for value, k in zip(values, rng.permutation(10**6)[:60], strict=True)]
         kept = _first_answers([KeptRound(1, tuple(values.tolist()), (100.0,) * 60, names=tuple(names))])
-        limit = always_valid(rb.ClientRisks(kept.values, 100, binary=False), "mean", delta=0.1)
-        false.append(not limit.lower <= 0.3 <= limit.value)
+        try:
+            limit = always_valid(rb.ClientRisks(kept.values, 100, binary=False), "mean", delta=0.1)
+            false.append(not limit.lower <= 0.3 <= limit.value)
+        except CrossingError:  # it would exclude what was measured
+            false.append(True)
     assert np.mean(false) <= 0.1
 
 

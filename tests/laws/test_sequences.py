@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import riskband as rb
-from riskband.worst_cases.always_valid import always_valid
+from riskband.functionals.functional import CrossingError
+from riskband.worst_cases.always_valid import DIRECT, always_valid
+from riskband.worst_cases.scaled import CHANGES, SCORES
 
 NUMBERS = ("mean", "share:0.3", "quantile:0.8", "cvar:0.5", "worst_mean:chi2:0.1", "worst_mean:kl:0.1")
 COUNTS = st.lists(st.integers(0, 20), min_size=4, max_size=60)
@@ -32,7 +34,7 @@ def test_further_clients_only_narrow_it(counts, number, data):
 
 @given(counts=COUNTS, sizes=st.lists(st.integers(1, 7), min_size=1), number=st.sampled_from((*NUMBERS, "gini")))
 @settings(max_examples=40, deadline=None)
-def test_batches_are_clients_one_by_one(counts, sizes, number):
+def test_clients_that_come_one_by_one_may_be_added_together(counts, sizes, number):
     alone, batched = (rb.Sequence(number, delta=1e-6, binary=True) for _ in range(2))
     for count in counts:
         alone.add(values=count / 20, num_examples=20)
@@ -40,7 +42,7 @@ def test_batches_are_clients_one_by_one(counts, sizes, number):
     while start < len(counts):
         sizes = [*sizes[1:], sizes[0]]
         some = np.array(counts[start : start + sizes[0]]) / 20
-        batched.add(values=some, num_examples=[20] * some.size)
+        batched.add(values=some, num_examples=[20] * some.size, batches=[1] * some.size)
         start += sizes[0]
     assert {name: made.to_dict() for name, made in alone.certificates.items()} == {
         name: made.to_dict() for name, made in batched.certificates.items()
@@ -86,7 +88,7 @@ def test_before_the_second_client_nothing_is_said():
 def test_answers_of_a_class_and_columns_are_the_same():
     changes = rb.ClientChanges.from_counts([3, 0, 1], [0, 2, 1], 100, num_missing=1)
     whole, single = (rb.Sequence("harmed:0.02", delta=0.1, of=rb.ClientChanges) for _ in range(2))
-    whole.add(changes)
+    whole.add(changes, batches=[1] * 3)
     for k in range(3):
         single.add(old=changes.old[k], new=changes.new[k], num_examples=100, num_worse=changes.num_worse[k])
     single.add(old=[0.1], new=[0.1], num_examples=[100], num_worse=[0], num_missing=1)
@@ -183,3 +185,121 @@ def test_a_network_that_changes_makes_limits_cross():
     sequence.add(values=[0.9] * 40, num_examples=[100] * 40)
     with pytest.raises(ValueError, match=r"must not cross, got .* has the network changed"):
         _ = sequence.certificates
+
+
+BETA = np.random.default_rng(5).beta(3, 21, size=(3, 250))
+TRUTHS = {
+    "mean": 0.125,
+    "share:0.2": 0.10707,
+    "quantile:0.9": 0.21461,
+    "cvar:0.5": 0.17711,
+    "worst_mean:chi2:0.1": 0.14592,
+}
+PARAMETERS = {"share": "0.2", "quantile": "0.9", "worst": "chi2:0.1", "tail": "0.5"}
+
+
+@pytest.mark.parametrize("number", [*TRUTHS, "gini"])
+def test_a_table_that_is_sorted_is_one_batch(number):
+    """Of each client by itself the shares and worst means of such networks were all false."""
+    made = []
+    for risks in BETA:
+        values = np.random.default_rng(6).binomial(100, risks) / 100
+        sorted_one, as_drawn = (rb.Sequence(number, delta=0.05) for _ in range(2))
+        sorted_one.add(rb.ClientRisks(np.sort(values), 100))
+        as_drawn.add(rb.ClientRisks(values, 100))
+        made += sorted_one.certificates.values()
+        other = as_drawn.certificates[number]
+        assert made[-1].value == pytest.approx(other.value, abs=1e-6 if number in TRUTHS else 0.0)
+        assert rb.verify(made[-1]).ok
+    if number in TRUTHS:
+        assert sum(each.value < TRUTHS[number] for each in made) == 0
+        assert all("within one, clients may be drawn without" in " ".join(each.assumptions) for each in made)
+        assert made[-1].value < 3.0 * TRUTHS[number] or number == "share:0.2"  # and it says something
+
+
+def test_bands_of_batches_are_of_whole_ones():
+    sequence = rb.Sequence("gini", delta=0.05, binary=False)
+    for size, used in ((10, 0), (30, 40), (30, 70), (50, 70), (20, 140)):
+        sequence.add(values=np.linspace(0.0, 0.3, size), num_examples=100)
+        assert (0 if sequence.band is None else sequence.band.risks.num_clients) == used
+
+
+@pytest.mark.parametrize("number", [*NUMBERS, "gini"])
+@pytest.mark.parametrize("said", [{"order": "committed"}, {}])
+def test_clients_that_come_sorted_one_by_one_are_refused(number, said):
+    sequence = rb.Sequence(number, delta=0.05, **said)
+    sequence.add(values=np.arange(40) / 100, num_examples=100, batches=[1] * 40)
+    with (
+        pytest.raises(CrossingError, match=r"they were sorted.*batches=")
+        if number in NUMBERS
+        else pytest.raises(CrossingError, match="they were sorted")
+    ):
+        _ = sequence.certificates
+
+
+def answers_of(number, values):
+    """Values in [0, 1] as answers that have this number."""
+    family = number.partition(":")[0]
+    if family in SCORES:
+        return rb.ClientScores(values, True)
+    return (
+        rb.ClientChanges(0.0 * values, values, 100, False) if family in CHANGES else rb.ClientRisks(values, 100, False)
+    )
+
+
+@pytest.mark.parametrize("family", [*DIRECT, *CHANGES, *SCORES])
+def test_no_bound_excludes_the_mean_of_what_it_measured(family):
+    """Networks whose first 60 clients may answer 0, which is later no longer what was measured."""
+    kind = {**DIRECT, **CHANGES, **SCORES}[family]
+    parameter = PARAMETERS.get(kind, "")
+    number = ":".join(filter(None, [family, "0.2:chi2:0.1" if family == "worst_share" else parameter]))
+    num_refused = 0
+    for seed in range(10):
+        values = np.random.default_rng(seed).permutation(np.repeat([0.0, 0.05, 0.9], [60, 30, 20]))
+        for some in (values, np.append(np.zeros(60), values)):
+            answers = answers_of(number, some)
+            try:
+                made = always_valid(answers, number, delta=0.3)
+            except CrossingError:
+                num_refused += 1
+                continue
+            low, high = made.value if made.lower is None else made.lower, made.value
+            if kind in ("mean", "tail", "worst"):
+                mean = float(np.mean(answers.values))
+                is_low = family in SCORES and kind == "worst"
+                assert low <= mean if is_low else mean <= high + 1e-12
+                assert low <= mean + 1e-12 or made.lower is None or kind == "worst"
+            elif kind == "share":
+                measured = np.mean(some < 0.2 if family in SCORES else some > 0.2)
+                assert (0.0 if made.lower is None else low) <= measured + 1e-12
+                assert measured <= high + 1e-12
+            else:
+                assert low <= np.quantile(answers.values, 0.9, method="higher")
+                assert np.quantile(answers.values, 0.9, method="inverted_cdf") <= high
+    assert num_refused < 20  # most are bounded
+
+
+def test_the_same_client_twice_is_refused_by_name_unless_repeats_are_draws():
+    first, again = (rb.ClientRisks([0.1, 0.2], 10, names=[name, "b"]) for name in ("a", "c"))
+    sequence, drawn = rb.Sequence("mean", delta=0.05), rb.Sequence("mean", delta=0.05, repeats="draws")
+    for each in (sequence, drawn):
+        each.add(values=first.values, num_examples=10, names=first.names)
+    with pytest.raises(ValueError, match=r"got 'b' more than once \(4 answers of 3 clients\).*repeats='draws'"):
+        sequence.add(again)
+    assert sequence.answers == first
+    drawn.add(values=again.values, num_examples=10, names=again.names)
+    made = drawn.certificates["mean"]
+    assert drawn.answers.names == ("a", "b", "c", "b")
+    assert sum("was drawn anew each time" in line for line in made.assumptions) == 1
+    assert made.recipe["answers"]["repeats"] == "draws"
+    assert rb.verify(made).ok
+    assert not any("drawn anew" in line for line in sequence.certificates["mean"].assumptions)
+
+
+@pytest.mark.parametrize("first", [np.nan, -0.5, 1.2])
+def test_the_first_client_alone_is_looked_at_too(first):
+    sequence = rb.Sequence("mean", delta=0.05)
+    with pytest.raises(ValueError, match=r"NaN|\[0, 1\]"):
+        sequence.add(values=first, num_examples=10)
+    sequence.add(values=0.1, num_examples=10, names=["a"])
+    assert not sequence.add(values=0.2, num_examples=10, names=["b"])

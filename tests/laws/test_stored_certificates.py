@@ -67,6 +67,7 @@ def kinds():
         "always valid": always_valid(risks, "mean", **few),
         "an always valid quantile": always_valid(changes, "change_quantile:0.5", **few, order="committed"),
         "always valid, by its band": rb.mean(rb.band(sixteen, **lower, method="stitched")),
+        "a panel": rb.panel_change(named, [named, rb.ClientRisks(**named.to_dict() | {"values": values})], **few),
         "gini": rb.dispersion_certificate(risks, "gini", **few),
         "correlation": rb.gini_correlation(joint, **few),
         "selection": rb.select({"m1": risks, "m2": named}, objective="mean+0.5*gini", **few).certificate,
