@@ -1,6 +1,6 @@
 """The ClientApp: decode a message, call a plain function, encode the answer.
 
-What is raised here is a refusal, whose text is sent to the server under the client's name (`sign_refusals`). So no
+What is raised here is a refusal, whose text is sent to the server under the client's name (`say_refusals`). So no
 text raised here may carry data: our own refusals name rules and settings only, and an exception from anywhere else is
 replaced by one that names its type (`details_withheld`); the original stays in the client's own log.
 """
@@ -25,8 +25,9 @@ from client.identity import checked_name, client_id, partition_of
 from client.kept_model import kept_after, weights_of
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import is_private, privacy_from_config
-from client.refusals import details_withheld, file_errors_withheld, refuse_as_other_code, sign_refusals
+from client.refusals import details_withheld, file_errors_withheld, refuse_as_other_code, say_refusals
 from client.secure import rounds
+from client.signing import sign_replies
 from protocol import wire
 from protocol.examples import Held
 from protocol.hashes import code_hash, model_hash
@@ -42,7 +43,7 @@ DEVICE_KEY = "device"
 OWN_MODEL_KEY = "local-model"
 """Of the node config: the absolute path of a model of the client's own, of the architecture that a run compares."""
 
-app = ClientApp(mods=[sign_refusals, refuse_as_other_code, rounds.refuse_in_the_open])
+app = ClientApp(mods=[sign_replies, say_refusals, refuse_as_other_code, rounds.refuse_in_the_open])
 
 
 def answer_question(query: Query, message: Message, context: Context) -> Answer:

@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from client.app import app
 from client.identity import client_id
-from client.refusals import sign_refusals
+from client.refusals import say_refusals
 from protocol import wire
 from protocol.codec import to_array_record, to_arrays
 from protocol.hashes import code_hash, model_hash
@@ -444,7 +444,7 @@ def test_only_our_own_words_leave_a_client(error):
     def fails(message, context):
         raise error
 
-    reply = sign_refusals(
+    reply = say_refusals(
         Message(RecordDict(), 2, "query.loss"), Context(1, 2, {"client-id": "a"}, RecordDict(), {}), fails
     )
     assert "4711" not in reply.error.reason
