@@ -96,7 +96,9 @@ def _not_signed(keys: Mapping[str, str], entries: Sequence[Entry], events: Seque
     for number, entry in enumerate(entries, start=2):
         stored, name = entry.get("signed", {}), entry["client_id"]
         version = stored.get("question", {}).get("protocol-version")
-        answer = {key.replace("_", "-"): value for key, value in entry.items() if key not in known and value is not None}
+        answer = {
+            key.replace("_", "-"): value for key, value in entry.items() if key not in known and value is not None
+        }
         try:
             signed = Signed.from_dict(stored, entry.get("refusal", {"protocol-version": version, **answer}))
             is_well = stored["key"] == keys.get(name) and stored["run"] in runs and is_signed(signed)
