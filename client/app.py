@@ -190,7 +190,7 @@ def _own_numbers(
 ) -> tuple[Mapping[str, Any], int | None]:
     """Return what the client's own function says, and the query budget left; every call is paid for before it is made.
 
-    The function may call what costs money, and only its answer says what examples it has, so no call stands for another.
+    The function may call what costs money, and only its answer says what examples there are: each call is a new one.
     """
     record = record_from_config(context.node_config)
     with details_withheld("finding the client's evaluator"):

@@ -86,7 +86,8 @@ def make_deployment(folder: Path, *, num_nodes: int, names: Sequence[str] = (), 
         _make_pair(keys / f"clientapp-{number}" / "signing.key", nodes / f"{client}.signing", signing)
         (folder / "data" / f"node-{number}").mkdir(parents=True, exist_ok=True)
     public_keys = (public for public in sorted(nodes.glob("*.signing")) if not is_removed(public))
-    listed = [b"%s %s\n" % (public.read_bytes().strip(), public.stem.encode()) for public in public_keys]
+    # A key that was made elsewhere has another comment.
+    listed = [b"%s %s %s\n" % (*public.read_bytes().split()[:2], public.stem.encode()) for public in public_keys]
     for user in ["operator", "serverapp", *(f"clientapp-{number}" for number in name_of)]:
         _write(keys / user / "clients", b"".join(listed), mode=0o644)
     for user in [*(name for pair in servers for name in pair[:2]), "proxy", "operator"]:

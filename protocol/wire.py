@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import Any, TypeVar
 
@@ -54,6 +55,7 @@ class Refusal:
     client_id: str | None  # the client's name; None if its own config gives it none that is valid
     code_hash: str  # as of `LossAnswer`
     text: str  # which rule was broken, in words that may travel
+    signature: bytes = b""
 
 
 def action(question: type) -> str:
@@ -150,9 +152,10 @@ def claimed_name(content: RecordDict) -> str | None:
     return name if isinstance(name, str) and questions.is_name(name) else None
 
 
-def encode_refusal(refusal: Refusal, **more: str) -> str:
+def encode_refusal(refusal: Refusal) -> str:
     """Return the text of the error reply that carries a refusal."""
-    return json.dumps(_fields_of(refusal) | more, ensure_ascii=False)
+    signature = {_SIGNATURE_KEY: refusal.signature.hex()} if refusal.signature else {}
+    return json.dumps(_fields_of(refusal) | signature, ensure_ascii=False)
 
 
 def _fields_of(refusal: Refusal) -> dict[str, str]:
@@ -168,7 +171,10 @@ def decode_refusal(reason: str) -> Refusal | None:
     name, code, text = (fields.get(key) for key in ("client-id", "code-hash", "refusal"))
     if not (isinstance(text, str) and isinstance(code, str)):
         return None
-    return Refusal(name if isinstance(name, str) and questions.is_name(name) else None, code, text)
+    signature = b""
+    with suppress(TypeError, ValueError):  # what is no signature is none
+        signature = bytes.fromhex(fields.get(_SIGNATURE_KEY, ""))
+    return Refusal(name if isinstance(name, str) and questions.is_name(name) else None, code, text, signature)
 
 
 def statement_of(reply: Message, message: Message) -> Statement | None:
@@ -191,8 +197,9 @@ def with_signature(reply: Message, signature: bytes, *, reply_to: Message) -> Me
     if reply.has_error():
         refusal = decode_refusal(reply.error.reason or "")
         assert refusal is not None
-        text = encode_refusal(refusal, **{_SIGNATURE_KEY: signature.hex()})
-        return Message(Error(reply.error.code, text), reply_to=reply_to)
+        return Message(
+            Error(reply.error.code, encode_refusal(replace(refusal, signature=signature))), reply_to=reply_to
+        )
     reply.content[SIGNATURE_RECORD] = ConfigRecord({_SIGNATURE_KEY: signature})
     return reply
 
@@ -200,11 +207,8 @@ def with_signature(reply: Message, signature: bytes, *, reply_to: Message) -> Me
 def signature_of(reply: Message) -> bytes:
     """Return the signature of an answer or a refusal, empty if there is none that can be read."""
     if reply.has_error():
-        text = (json_object(reply.error.reason or "") or {}).get(_SIGNATURE_KEY)
-        try:
-            return bytes.fromhex(text) if isinstance(text, str) else b""
-        except ValueError:
-            return b""
+        refusal = decode_refusal(reply.error.reason or "")
+        return b"" if refusal is None else refusal.signature
     record = reply.content.get(SIGNATURE_RECORD)
     found = record.get(_SIGNATURE_KEY) if isinstance(record, ConfigRecord) else None
     return found if isinstance(found, bytes) else b""

@@ -20,6 +20,7 @@ from typing import Any
 
 from protocol.questions import Answer, HelloAnswer, HelloQuery, Query
 from riskband.checks import json_object
+from riskband.signing import Signed
 from server.run.events import append_event
 from server.run.ledger import Ledger, first_free
 from server.run.lock import FolderError, writing_results
@@ -235,10 +236,9 @@ class RunDisplay:
         who = {"round": self._progress.round, "client_id": answer.client_id, "node": node}
         self._folder.log_event("answer_accepted", **who, ledger_hash=self._ledger.hash)
 
-    def refuse(self, failure: Failure) -> None:
+    def refuse(self, failure: Failure, refusal: Signed) -> None:
         """Keep a refusal that its client has signed; it is on the disk when this returns."""
-        assert failure.refusal is not None
-        self._ledger.append_refusal(failure.client_id, failure.refusal)
+        self._ledger.append_refusal(failure.client_id, refusal)
         self._folder.log_event("refusal_kept", client_id=failure.client_id, ledger_hash=self._ledger.hash)
 
     def meet(self, query: HelloQuery, answer: HelloAnswer, sender: Sender) -> None:

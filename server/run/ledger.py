@@ -35,7 +35,7 @@ from strategies.asking.resume import EarlierAnswer, OpenedSum
 
 Value = TypeVar("Value")
 
-SCHEMA = "riskband.ledger/3"
+SCHEMA = "riskband.ledger/2"
 KEYS_KEY = "client-keys"
 _PLACES = ("output-dir", KEYS_KEY, "metrics-port", "metrics-address")
 NOT_PART_OF_A_RUN = ("node-timeout", "reply-timeout", "resume", "max-clients", *_PLACES)
@@ -94,7 +94,7 @@ class Ledger:
         self._write(entry)
 
     def append_refusal(self, client_id: str | None, refusal: Signed) -> None:
-        """Write what a client has signed instead of an answer."""
+        """Write a refusal that a client has signed; it is on the disk when this returns."""
         self._write({"client_id": client_id, "refusal": refusal.statement.said, "signed": refusal.to_dict()})
 
     def __enter__(self) -> Ledger:

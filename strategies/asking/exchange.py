@@ -100,7 +100,7 @@ class Exchange:
     poll_interval: float
     max_open: int | None = None
     keys: Mapping[str, bytes] | None = None
-    on_refusal: Callable[[Failure], None] | None = None
+    on_refusal: Callable[[Failure, Signed], None] | None = None
     on_answer: Callable[[Any, Any, Any], None] | None = None
     on_progress: Callable[[Progress], None] | None = None
     return_timeout: float = 0.0
@@ -219,7 +219,9 @@ class Exchange:
         if not received:
             self._arrivals.append(time.monotonic())
         if isinstance(result, Failure):
-            self._fail(place, replace(result, refusal=signed if reply.has_error() else None))
+            named = self._fail(place, result)
+            if signed is not None and reply.has_error() and self.on_refusal is not None:
+                self.on_refusal(named, signed)
         else:
             self.kept[parcel.node.id] = kept_hash(reply.content)
             self._accept(place, result, signed)
@@ -311,13 +313,12 @@ class Exchange:
         if self.on_answer is not None:
             self.on_answer(parcel.check.query, answer, Sender(parcel.node.id, signed))
 
-    def _fail(self, place: int, failure: Failure) -> None:
+    def _fail(self, place: int, failure: Failure) -> Failure:
         named = self.parcels[place].node.named(failure)
         if not self._replies[place]:
             self._failures.append(named)
         self._replies[place].append(named)
-        if named.refusal is not None and self.on_refusal is not None:
-            self.on_refusal(named)
+        return named
 
 
 def remaining_seconds(arrivals: Sequence[float], *, num_open: int, now: float) -> float | None:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
 
-from riskband.signing import Signed
-
 
 class FailureReason(StrEnum):
     """Why a client that was expected is not among the answers."""
@@ -65,20 +63,14 @@ class Failure:
     claimed_name: str | None = None
     # The name under which the operator registered the node's key; None where keys are not registered.
     node_name: str | None = None
-    # Flower's id of the node; None if no node was there. It is random, so it is not compared.
-    node_id: int | None = field(default=None, compare=False, repr=False)
-    refusal: Signed | None = field(default=None, compare=False, repr=False)  # what its client has signed
-
-    @property
-    def node(self) -> str | None:
-        """The node as it is published: `node_hash` of its id."""
-        return None if self.node_id is None else node_hash(self.node_id)
+    # `node_hash` of the node; None if no node was there. It is random, so it is not compared.
+    node: str | None = field(default=None, compare=False, repr=False)
 
     @property
     def who(self) -> str:
         """The client in words, by the best name that is known of it."""
         node = f"node {self.node}" if self.node_name is None else f"the node registered as {self.node_name!r}"
-        return self.client_id or ("a client" if self.node_id is None and self.node_name is None else node)
+        return self.client_id or ("a client" if self.node is None and self.node_name is None else node)
 
 
 @dataclass(frozen=True)
@@ -108,7 +100,7 @@ class Node:
     def named(self, failure: Failure) -> Failure:
         """Return a failure of this node with all that is known of the node."""
         client_id = failure.client_id if self.client_id is None else self.client_id
-        return replace(failure, client_id=client_id, node_id=self.id, node_name=self.registered_name)
+        return replace(failure, client_id=client_id, node=node_hash(self.id), node_name=self.registered_name)
 
 
 def in_order(failures: Iterable[Failure]) -> tuple[Failure, ...]:

@@ -28,6 +28,7 @@ from protocol import wire
 from protocol.codec import to_array_record, to_arrays
 from protocol.hashes import code_hash, model_hash
 from protocol.questions import HelloAnswer, HelloQuery, Query
+from riskband.signing import Signed
 from strategies.asking.exchange import Exchange, Parcel, Progress, Replies, pause_until
 from strategies.asking.failures import Failure, FailureReason, Node
 from strategies.asking.replies import Check, QuorumError, RoundOutcome, answer_check, num_needed, settle
@@ -71,7 +72,8 @@ class QueryStrategy(Strategy):
     # refuses: there, a name under different answers must not be believed.
     on_answer: Callable[[Any, Any, Any], None] | None = None
     on_hello: Callable[[Any, Any, Any], None] | None = None  # the same for each answer to a hello
-    on_refusal: Callable[[Failure], None] | None = None  # called with each refusal that a client has signed
+    # Called with each refusal that a client has signed, as it is counted and as it came.
+    on_refusal: Callable[[Failure, Signed], None] | None = None
     # Called with a `Progress` after the push and whenever replies came in.
     on_progress: Callable[[Progress], None] | None = None
     on_detail: Callable[[str], None] | None = None  # called with a line about how far a strategy of many rounds is

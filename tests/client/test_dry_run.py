@@ -307,7 +307,7 @@ def risk(context):
 """
 
 
-def test_an_evaluator_says_what_it_would_say_and_every_call_is_paid_for_before_it_is_made(tmp_path, capsys, monkeypatch, caplog):
+def test_an_evaluator_says_what_it_would_say_and_each_call_is_paid_for_first(tmp_path, capsys, monkeypatch, caplog):
     (tmp_path / "own_evaluator.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     own = {"client-id": "a", "evaluator": "own_evaluator:risk", "calls": str(tmp_path / "calls.txt")}

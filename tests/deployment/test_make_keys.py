@@ -134,7 +134,7 @@ def test_no_key_is_made_for_a_removed_client(tmp_path: Path) -> None:
     assert {name for name in made if "node.key" in name} == {"supernode-1/node.key", "supernode-3/node.key"}
     assert {name for name in made if "signing.key" in name} == {"clientapp-1/signing.key", "clientapp-3/signing.key"}
     assert {name for name in made if name.startswith("operator/nodes")} == {
-        *(f"operator/nodes/{name}.{kind}" for name in ("client-00000", "client-00002") for kind in ("pub", "secure")),
+        *(f"operator/nodes/{name}.{kind}" for name in ("client-00000", "client-00002") for kind in ("pub", "signing")),
         "operator/nodes/client-00001.removed",
     }
 
@@ -143,9 +143,9 @@ def test_who_is_removed_later_is_taken_from_every_list(folder: Path) -> None:
     nodes = folder / "keys" / "operator" / "nodes"
     (nodes / "client-00000.removed").touch()
     make_deployment(folder, num_nodes=2)
-    for user in ("operator", "clientapp-1", "clientapp-2"):
+    for user in ("operator", "serverapp", "clientapp-1", "clientapp-2"):
         listed = (folder / "keys" / user / "clients").read_bytes()
-        assert listed == (nodes / "client-00001.signing").read_bytes()
+        assert listed == (nodes / "client-00001.signing").read_bytes().strip() + b" client-00001\n"
 
 
 @needs_openssh
