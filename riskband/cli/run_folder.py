@@ -92,12 +92,12 @@ def _not_logged(path: Path, events: Sequence[Entry]) -> Iterator[str]:
 def _not_signed(keys: Mapping[str, str], entries: Sequence[Entry], events: Sequence[Entry]) -> Iterator[str]:
     """Answers and refusals that their clients have not signed, for a run of this log and each another message."""
     runs = {event.get("run_id") for event in events if event["event"] == "run_started"}
-    known, messages = {"client_id", "node", "signed", "asked"}, set[str]()
+    others, messages = {"node", "signed", "asked"}, set[str]()
     for number, entry in enumerate(entries, start=2):
         stored, name = entry.get("signed", {}), entry["client_id"]
         version = stored.get("question", {}).get("protocol-version")
         answer = {
-            key.replace("_", "-"): value for key, value in entry.items() if key not in known and value is not None
+            key.replace("_", "-"): value for key, value in entry.items() if key not in others and value is not None
         }
         try:
             signed = Signed.from_dict(stored, entry.get("refusal", {"protocol-version": version, **answer}))
