@@ -14,7 +14,7 @@ from client.refusals import say_refusals
 from client.signing import sign_replies
 from protocol import wire
 from protocol.hashes import code_hash
-from riskband.flower.testing import Delivery
+from riskband.flower.testing import Delivery, InProcessGrid
 from riskband.signing import Statement
 from tests.strategies.network import (
     ARRAYS,
@@ -131,6 +131,25 @@ def test_honest_answers_are_accepted_with_their_signatures(own_keys):
     assert names(outcome) == everyone_but()
     assert all(signed.key == LISTED[name] for name, signed in answers.items())
     assert len({signed.statement.message for signed in answers.values()}) == NUM_CLIENTS
+
+
+def test_who_knows_all_of_a_message_but_its_token_does_not_know_its_id():
+    sent = []
+
+    class Watched(InProcessGrid):
+        def push_messages(self, messages):
+            sent.extend(messages := list(messages))
+            return super().push_messages(messages)
+
+    strategy().ask(Watched(app, num_clients=NUM_CLIENTS, run_config={}), QUERY, ARRAYS)
+    asked, *others = sent
+    token, message_id = asked.metadata.group_id, asked.metadata.message_id
+    assert asked.object_id == message_id
+    for guess in ["1", f"1-{32 * '0'}", *(other.metadata.group_id for other in others)]:
+        asked.metadata.group_id = guess
+        assert asked.object_id != message_id
+    asked.metadata.group_id = token
+    assert asked.object_id == message_id  # the control: the token was all that was missing
 
 
 def test_no_two_messages_can_be_told_from_each_other_before_they_are_sent(own_keys):
