@@ -167,3 +167,26 @@ def test_a_list_that_is_none_is_refused_before_anything_starts(
         (tmp_path / "clients").write_bytes(text)
     with pytest.raises(ConfigError, match="client-keys"):
         load_config({**defaults, "client-keys": str(tmp_path / "clients")})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"strategy": "wasserstein", "num_radii": 3, "num_multipliers": 3, "respect_query_budgets": "true"},
+        {"strategy": "comparison", "old_model": "local"},
+        {"strategy": "selection", "candidate_epochs": "1,2", "training_epochs": 2},
+        {"strategy": "secure_histogram", "histogram_bins": 10},
+        {"ask": "until-decided", "require": "mean<=0.9", "batch_size": 3},
+    ],
+    ids=lambda settings: next(iter(settings.values())),
+)
+def test_every_kind_of_answer_is_signed_and_checked(
+    tmp_path: Path, defaults: Mapping[str, Any], capsys: pytest.CaptureFixture[str], settings: dict[str, Any]
+) -> None:
+    few = {f"of_{k}": {"secure-min-clients": 3, "secure-only": False} for k in range(NUM_CLIENTS)}
+    report = run_app(tmp_path / "run", defaults, **signing(tmp_path, **few), **settings)
+    assert report["network"]["failures"] == []
+    assert report["network"]["num_answered"] > 1
+    is_sum = settings.get("strategy") == "secure_histogram"
+    assert said_of_signatures(tmp_path / "run", capsys) == ([] if is_sum else ["answers signed: yes"])
+    assert command(["verify", str(tmp_path / "run")]) == 0
