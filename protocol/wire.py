@@ -19,8 +19,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 from protocol import questions
 from protocol.codec import decode, encode, plain, read, read_record, to_array_record, to_arrays
 from protocol.secure import questions as secure
+from riskband.answers.signing import Statement
 from riskband.checks import RefusedError, json_object
-from riskband.signing import Statement
 
 MESSAGES: Mapping[type, tuple[str, type]] = {
     questions.LossQuery: ("loss", questions.LossAnswer),

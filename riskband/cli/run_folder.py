@@ -11,7 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from riskband.signing import Signed, is_signed
+from riskband.answers.signing import Signed, is_signed
 
 EVENTS, LEDGER, REPORT = "events.jsonl", "ledger.jsonl", "report.json"
 Entry = Mapping[str, Any]

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from protocol.questions import Answer, HelloAnswer, HelloQuery, Query
+from riskband.answers.signing import Signed
 from riskband.checks import json_object
-from riskband.signing import Signed
 from server.run.events import append_event
 from server.run.ledger import Ledger, first_free
 from server.run.lock import FolderError, writing_results

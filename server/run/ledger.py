@@ -26,8 +26,8 @@ from pydantic_core import to_json
 from protocol import questions
 from protocol.client_keys import keys_by_name
 from protocol.hashes import code_hash
+from riskband.answers.signing import Signed
 from riskband.checks import json_object
-from riskband.signing import Signed
 from server.run.lock import FolderError
 from strategies.asking.exchange import Sender
 from strategies.asking.failures import node_hash

@@ -12,7 +12,7 @@ from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
 
 from protocol.wire import kept_hash, message_type, signature_of, statement_of, unguessable
-from riskband.signing import Signed, is_signed
+from riskband.answers.signing import Signed, is_signed
 from strategies.asking.failures import Failure, FailureReason, Node
 from strategies.asking.replies import Check, Received, dead_worker, lacks_model, not_signed, read_reply
 from strategies.asking.sizes import small_replies

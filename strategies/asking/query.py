@@ -28,7 +28,7 @@ from protocol import wire
 from protocol.codec import to_array_record, to_arrays
 from protocol.hashes import code_hash, model_hash
 from protocol.questions import HelloAnswer, HelloQuery, Query
-from riskband.signing import Signed
+from riskband.answers.signing import Signed
 from strategies.asking.exchange import Exchange, Parcel, Progress, Replies, pause_until
 from strategies.asking.failures import Failure, FailureReason, Node
 from strategies.asking.replies import Check, QuorumError, RoundOutcome, answer_check, num_needed, settle

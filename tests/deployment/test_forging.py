@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.app import Error, Message, Metadata, RecordDict
+from flwr.app import ConfigRecord, Error, Metadata, RecordDict
 from flwr.app.message import make_message, remove_content_from_message
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.common.serde import message_to_proto
@@ -31,7 +31,9 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from protocol import wire
+from protocol.codec import plain
 from protocol.questions import LossAnswer
+from riskband.answers.signing import Statement
 from riskband.cli import main as riskband
 from server.run.folder import read_events
 from server.run.ledger import read_ledger
@@ -124,20 +126,9 @@ def signed_by_the_forger(forger: Forger, stage: Stage, name: str, asked: dict[st
     """What the victim would sign, under the forger's key."""
     content = forged_answer(stage, name)
     (own, *_) = [json.loads(line) for line in (results(stage, name) / "ledger.jsonl").read_text().splitlines()[1:]]
-    question = {key: value for key, value in own["signed"]["question"].items() if key != "type"}
-    message = Message(RecordDict(), dst_node_id=1, message_type=asked["message_type"], group_id=asked["group_id"])
-    message.metadata.__dict__["_run_id"] = asked["run_id"]
-    message.content["query"] = wire.ConfigRecord(question)
-    reply = make_message(message.metadata, content)
-    statement = wire.statement_of(reply, message)
-    assert statement is not None
-    wire.with_signature(reply, self_signature(forger, statement.to_sign), reply_to=message)
-    return reply.content
-
-
-def self_signature(forger: Forger, text: bytes) -> bytes:
-    signature: bytes = forger.signing.sign(text)
-    return signature
+    statement = Statement(str(asked["run_id"]), asked["group_id"], own["signed"]["question"], plain(content["answer"]))
+    content[wire.SIGNATURE_RECORD] = ConfigRecord({"signature": forger.signing.sign(statement.to_sign)})
+    return content
 
 
 @pytest.mark.parametrize("lie", ["an answer", "a refusal"])

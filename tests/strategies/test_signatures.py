@@ -14,8 +14,8 @@ from client.refusals import say_refusals
 from client.signing import sign_replies
 from protocol import wire
 from protocol.hashes import code_hash
+from riskband.answers.signing import Statement
 from riskband.flower.testing import Delivery, InProcessGrid
-from riskband.signing import Statement
 from tests.strategies.network import (
     ARRAYS,
     NUM_CLIENTS,
