@@ -236,10 +236,10 @@ class RunDisplay:
         who = {"round": self._progress.round, "client_id": answer.client_id, "node": node}
         self._folder.log_event("answer_accepted", **who, ledger_hash=self._ledger.hash)
 
-    def refuse(self, failure: Failure, refusal: Signed) -> None:
+    def refuse(self, client_id: str, refusal: Signed) -> None:
         """Keep a refusal that its client has signed; it is on the disk when this returns."""
-        self._ledger.append_refusal(failure.client_id, refusal)
-        self._folder.log_event("refusal_kept", client_id=failure.client_id, ledger_hash=self._ledger.hash)
+        self._ledger.append_refusal(client_id, refusal)
+        self._folder.log_event("refusal_kept", client_id=client_id, ledger_hash=self._ledger.hash)
 
     def meet(self, query: HelloQuery, answer: HelloAnswer, sender: Sender) -> None:
         """Note that a client is there, and what it says is left of its query budget."""

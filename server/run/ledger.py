@@ -93,7 +93,7 @@ class Ledger:
             entry["asked"] = {"radii": query.radii, "multipliers": query.multipliers}
         self._write(entry)
 
-    def append_refusal(self, client_id: str | None, refusal: Signed) -> None:
+    def append_refusal(self, client_id: str, refusal: Signed) -> None:
         """Write a refusal that a client has signed; it is on the disk when this returns."""
         self._write({"client_id": client_id, "refusal": refusal.statement.said, "signed": refusal.to_dict()})
 

@@ -12,7 +12,7 @@ from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
 
 from protocol.wire import kept_hash, message_type, signature_of, statement_of, unguessable
-from riskband.answers.signing import Signed, is_signed
+from riskband.answers.signing import Signed, Statement, is_signed
 from strategies.asking.failures import Failure, FailureReason, Node
 from strategies.asking.replies import Check, Received, dead_worker, lacks_model, not_signed, read_reply
 from strategies.asking.sizes import small_replies
@@ -100,7 +100,7 @@ class Exchange:
     poll_interval: float
     max_open: int | None = None
     keys: Mapping[str, bytes] | None = None
-    on_refusal: Callable[[Failure, Signed], None] | None = None
+    on_refusal: Callable[[str, Signed], None] | None = None
     on_answer: Callable[[Any, Any, Any], None] | None = None
     on_progress: Callable[[Progress], None] | None = None
     return_timeout: float = 0.0
@@ -219,9 +219,9 @@ class Exchange:
         if not received:
             self._arrivals.append(time.monotonic())
         if isinstance(result, Failure):
-            named = self._fail(place, result)
+            self._fail(place, result)
             if signed is not None and reply.has_error() and self.on_refusal is not None:
-                self.on_refusal(named, signed)
+                self.on_refusal(_signer(parcel.node, signed.statement), signed)
         else:
             self.kept[parcel.node.id] = kept_hash(reply.content)
             self._accept(place, result, signed)
@@ -233,7 +233,7 @@ class Exchange:
         statement = statement_of(reply, self._messages[reply.metadata.reply_to_message_id])
         if statement is None:
             return None
-        key = self.keys.get(parcel.node.client_id or str(statement.said.get("client-id")))
+        key = self.keys.get(_signer(parcel.node, statement))
         signed = None if key is None else Signed(statement, signature_of(reply), key)
         return signed if signed is not None and is_signed(signed) else None
 
@@ -313,12 +313,16 @@ class Exchange:
         if self.on_answer is not None:
             self.on_answer(parcel.check.query, answer, Sender(parcel.node.id, signed))
 
-    def _fail(self, place: int, failure: Failure) -> Failure:
+    def _fail(self, place: int, failure: Failure) -> None:
         named = self.parcels[place].node.named(failure)
         if not self._replies[place]:
             self._failures.append(named)
         self._replies[place].append(named)
-        return named
+
+
+def _signer(node: Node, statement: Statement) -> str:
+    """Who must have signed a statement from a node: its client, or where that is not known the one that it names."""
+    return node.client_id or str(statement.said.get("client-id"))
 
 
 def remaining_seconds(arrivals: Sequence[float], *, num_open: int, now: float) -> float | None:

@@ -72,8 +72,7 @@ class QueryStrategy(Strategy):
     # refuses: there, a name under different answers must not be believed.
     on_answer: Callable[[Any, Any, Any], None] | None = None
     on_hello: Callable[[Any, Any, Any], None] | None = None  # the same for each answer to a hello
-    # Called with each refusal that a client has signed, as it is counted and as it came.
-    on_refusal: Callable[[Failure, Signed], None] | None = None
+    on_refusal: Callable[[str, Signed], None] | None = None  # called with each signed refusal, and who signed it
     # Called with a `Progress` after the push and whenever replies came in.
     on_progress: Callable[[Progress], None] | None = None
     on_detail: Callable[[str], None] | None = None  # called with a line about how far a strategy of many rounds is

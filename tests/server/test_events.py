@@ -54,7 +54,7 @@ FIELDS: dict[str, dict[str, Any]] = {
         "bytes_sent": {"type": "integer"},
     },
     "answer_accepted": {"ledger_hash": HASH, **{key: {"type": "string"} for key in ("round", "client_id", "node")}},
-    "refusal_kept": {"client_id": CLIENT, "ledger_hash": HASH},
+    "refusal_kept": {"client_id": {"type": "string"}, "ledger_hash": HASH},
     "client_failed": {"round": {"type": "string"}, **FAILED},
     "answers_looked_at": {"client_id": {"type": "string"}},
     "answers_settled": SETTLED,

@@ -56,7 +56,7 @@ def asked(own_keys, behaviours=None, **settings):
     def keep(query, answer, sender):
         answers[answer.client_id] = sender.signed
 
-    told = {"on_answer": keep, "on_refusal": lambda failure, signed: refusals.append(signed)}
+    told = {"on_answer": keep, "on_refusal": lambda name, signed: refusals.append(signed)}
     grid = Registered(network(behaviours, client=app, node_configs=own_keys))
     outcome = strategy(**{"client_keys": LISTED, **told} | settings).ask(grid, QUERY, ARRAYS)
     return outcome, answers, refusals
@@ -234,7 +234,7 @@ def test_a_signed_refusal_is_kept_and_is_the_clients_own(own_keys):
 
     refusals = []
     grid = network(None, client=refusing, node_configs=own_keys)
-    keep = lambda failure, signed: refusals.append((failure.client_id, signed))  # noqa: E731
+    keep = lambda name, signed: refusals.append((name, signed))  # noqa: E731
     outcome = strategy(client_keys=LISTED, on_refusal=keep).ask(grid, QUERY, ARRAYS)
     assert reasons(outcome) == [(name_of(3), "client-raised")]
     ((name, kept),) = refusals
