@@ -13,6 +13,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,9 @@ class Forger:
         as_node = NodeAuthHttpInterceptor(own, own.public_key())  # type: ignore[arg-type]
         interceptors = [RuntimeVersionHttpInterceptor(component_name="SuperNode"), as_node]
         address = stage._local("supernode-3", "proxy:8443")
-        self.client = FleetHttpClient.from_server_address(address, False, authority, interceptors=interceptors)
+        self._connect = partial(
+            FleetHttpClient.from_server_address, address, False, authority, interceptors=interceptors
+        )
         self.node = Node(node_id=int(NODE_ID.findall(stage.log(f"supernode-{FORGER}").read_text())[-1]))
 
     def push(self, asked: dict[str, Any], *, message_id: str, content: RecordDict | None = None) -> None:
@@ -93,11 +96,12 @@ class Forger:
         reply.metadata.__dict__["_message_id"] = reply.object_id
         told = {"messages_list": [message_to_proto(remove_content_from_message(reply))]}
         request = PushMessagesRequest(node=self.node, message_object_trees=[get_object_tree(reply)], **told)
-        said = self.client.PushMessages(request)
-        for key, part in get_all_nested_objects(reply).items():
-            if key in said.objects_to_push:
-                pushed = {"run_id": asked["run_id"], "session_id": said.session_id, "object_id": key}
-                self.client.PushObject(PushObjectRequest(node=self.node, object_content=part.deflate(), **pushed))
+        with self._connect() as client:
+            said = client.PushMessages(request)
+            for key, part in get_all_nested_objects(reply).items():
+                if key in said.objects_to_push:
+                    pushed = {"run_id": asked["run_id"], "session_id": said.session_id, "object_id": key}
+                    client.PushObject(PushObjectRequest(node=self.node, object_content=part.deflate(), **pushed))
 
 
 def rows(stage: Stage, query: str, *values: object) -> list[dict[str, Any]]:
