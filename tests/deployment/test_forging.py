@@ -2,7 +2,7 @@
 
 Flower 1.41 authenticates who pushes a reply and stores it under whatever sender it names. All that stands in the way is
 Flower's id of the message, which is half of what the forger must know; the node's id is the other half. Here it is told
-the node's id, and in the end the message's, too. The control is the same forgery in a run that knows no keys.
+both. The control is the same forgery in a run that knows no keys.
 """
 
 from __future__ import annotations
