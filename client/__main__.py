@@ -26,7 +26,7 @@ from client.answer_record import checked_numbers, question_hash, record_from_con
 from client.app import app
 from client.budget import FILE_KEY, LIMIT_KEY, UNLIMITED, QueryBudget, budget_from_config, request_of
 from client.data import DATA_KEY, EVALUATOR_KEY, NO_DATASET, fitted, image_shape, load_data
-from client.evaluator import NO_MODEL, OWN_EVALUATOR, as_examples
+from client.evaluator import NO_MODEL, OWN_EVALUATOR
 from client.identity import client_id
 from client.privacy import FILE_KEY as PRIVACY_FILE_KEY
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
@@ -60,22 +60,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         privacy = privacy_from_config(own)
         query: Query = LossQuery(options.loss, NO_MODEL, (), 0)
         arrays: dict[str, np.ndarray] = {}
-        reply = None
-        if is_evaluated:
-            reply = _reply(query, arrays, own)  # once: what it calls may take hours
-            if reply.has_error():
-                return _say_refusal(reply)
-            said = _said(query, reply)
-            examples, about = as_examples(said["risk"], said["num_examples"]), "asked for what its evaluator says"
-        else:
+        about = "asked for what its evaluator says"
+        found = None
+        if not is_evaluated:
             x, y = load_data(str(own[DATA_KEY]), own)
             query, arrays = _question(options, np.asarray(x), np.asarray(y))
             examples = fitted(x, y, x_shape=query.x_shape, num_classes=query.num_classes)
             weights = ", ".join(options.checkpoint) if options.checkpoint else "random weights (no --checkpoint)"
             about = f"{len(examples.y)} examples of shape {query.x_shape}; asked about {query.model!r} with {weights}"
-        hashes = {"model_hash": model_hash(arrays), "code_hash": code_hash()}
-        question = question_hash(query, examples_hash=examples_hash(examples.x, examples.y), **hashes)
-        found = record.find(question)
+            hashes = {"model_hash": model_hash(arrays), "code_hash": code_hash()}
+            found = record.find(question_hash(query, examples_hash=examples_hash(examples.x, examples.y), **hashes))
         left = budget.left()
         is_free = found is not None and bool(checked_numbers(query, found))
         refusal = _privacy_refusal(privacy, query.mechanism, is_free=is_free)
@@ -90,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if refusal:
         print(f"it would REFUSE: {refusal}")
         return _EXIT_REFUSED
-    reply = reply or _reply(query, arrays, own)
+    reply = _reply(query, arrays, own)
     if reply.has_error():
         return _say_refusal(reply)
     answer = _said(query, reply) | (found or {})  # what is recorded had other noise

@@ -1,6 +1,6 @@
 """The ClientApp: decode a message, call a plain function, encode the answer.
 
-What is raised here is a refusal, whose text is sent to the server under the client's name (`sign_refusals`). So no
+What is raised here is a refusal, whose text is sent to the server under the client's name (`say_refusals`). So no
 text raised here may carry data: our own refusals name rules and settings only, and an exception from anywhere else is
 replaced by one that names its type (`details_withheld`); the original stays in the client's own log.
 """
@@ -15,18 +15,19 @@ import numpy as np
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from client.answer_record import record_from_config
+from client.answer_record import question_hash, record_from_config
 from client.answering import answered
 from client.budget import LIMIT_KEY as BUDGET_KEY
-from client.budget import UNLIMITED, budget_from_config
+from client.budget import UNLIMITED, budget_from_config, request_of
 from client.data import DATA_KEY, EVALUATOR_KEY, data_place, fitted, is_bundled, load_data, require_allowed
-from client.evaluator import NO_MODEL, as_examples, evaluated
+from client.evaluator import NO_MODEL, evaluated, evaluator_of, said_hash
 from client.identity import checked_name, client_id, partition_of
 from client.kept_model import kept_after, weights_of
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import is_private, privacy_from_config
-from client.refusals import details_withheld, file_errors_withheld, refuse_as_other_code, sign_refusals
+from client.refusals import details_withheld, file_errors_withheld, refuse_as_other_code, say_refusals
 from client.secure import rounds
+from client.signing import sign_replies
 from protocol import wire
 from protocol.examples import Held
 from protocol.hashes import code_hash, model_hash
@@ -42,7 +43,7 @@ DEVICE_KEY = "device"
 OWN_MODEL_KEY = "local-model"
 """Of the node config: the absolute path of a model of the client's own, of the architecture that a run compares."""
 
-app = ClientApp(mods=[sign_refusals, refuse_as_other_code, rounds.refuse_in_the_open])
+app = ClientApp(mods=[sign_replies, say_refusals, refuse_as_other_code, rounds.refuse_in_the_open])
 
 
 def answer_question(query: Query, message: Message, context: Context) -> Answer:
@@ -187,11 +188,20 @@ def _own_weights(query: Query, context: Context) -> Mapping[str, np.ndarray]:
 def _own_numbers(
     query: Query, arrays: Mapping[str, np.ndarray], context: Context
 ) -> tuple[Mapping[str, Any], int | None]:
-    """Return what the client's own function says, and the query budget left; it is paid for before it is sent."""
+    """Return what the client's own function says, and the query budget left; every call is paid for before it is made.
+
+    The function may call what costs money, and only its answer says what examples there are: each call is a new one.
+    """
+    record = record_from_config(context.node_config)
+    with details_withheld("finding the client's evaluator"):
+        function = evaluator_of(query, context)
+    with file_errors_withheld("counting the query budget"):
+        left = budget_from_config(context.node_config).spend(request_of(query))
     with details_withheld("calling the client's evaluator"):
-        risk, size = evaluated(query, context)
-    found = {"risk": risk, "num_examples": size}
-    return answered(query, arrays, as_examples(risk, size), context, lambda examples, noise: found)
+        risk, size = evaluated(function, context)
+    about = {"model_hash": model_hash(arrays), "code_hash": code_hash(), "examples_hash": said_hash(risk, size)}
+    with file_errors_withheld("writing the answer record"):
+        return record.keep(question_hash(query, **about), {"risk": risk, "num_examples": size}), left
 
 
 def _group(context: Context) -> str | None:

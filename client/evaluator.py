@@ -6,7 +6,7 @@ What is raised here may travel to the server, so it names rules only: no paths, 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
@@ -16,7 +16,7 @@ from flwr.app import Context
 from client.data import ALLOW_KEY, EVALUATOR_KEY, has_own_data, imported, is_function_name, require_allowed
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import is_private
-from protocol.examples import Examples
+from protocol.hashes import examples_hash
 from protocol.questions import LossQuery, Query
 from riskband.checks import MAX_EXAMPLES, RefusedError
 
@@ -58,11 +58,11 @@ def evaluator_place(node_config: Mapping[str, Any], run_config: Mapping[str, Any
     return place
 
 
-def evaluated(query: Query, context: Context) -> tuple[float, int]:
-    """Return the mean loss and the number of examples that the client's own function says.
+def evaluator_of(query: Query, context: Context) -> Callable[[Context], Any]:
+    """Return the client's own function, which answers the question; nothing is called yet.
 
-    Raises ValueError if the question needs a model or noise, the client has a privacy budget, there is no such
-    function, or it does not return a mean loss in [0, 1] and a number of examples.
+    Raises ValueError if the question needs a model or noise, the client has a privacy budget, or there is no such
+    function.
     """
     if not isinstance(query, LossQuery):
         raise RefusedError("without a model only plain losses can be asked for")
@@ -71,10 +71,20 @@ def evaluated(query: Query, context: Context) -> tuple[float, int]:
             f"noise on answers, and a {PRIVACY_KEY}, need a model: nobody can tell how far one example moves what a "
             "function of the client's own returns"
         )
-    function = imported(evaluator_place(context.node_config, context.run_config), key=EVALUATOR_KEY)
+    function: Callable[[Context], Any] = imported(
+        evaluator_place(context.node_config, context.run_config), key=EVALUATOR_KEY
+    )
     # The server may have named it: only what is meant to be called so is called.
     if list(inspect.signature(function).parameters) != ["context"]:
         raise RefusedError(f"the function of {EVALUATOR_KEY!r} must have one parameter, called context")
+    return function
+
+
+def evaluated(function: Callable[[Context], Any], context: Context) -> tuple[float, int]:
+    """Return the mean loss and the number of examples that the client's own function says.
+
+    Raises ValueError if it does not return a mean loss in [0, 1] and a number of examples.
+    """
     try:
         said = function(context)
     except RefusedError as error:  # of a library that the function calls: not our words, which may travel
@@ -84,9 +94,9 @@ def evaluated(query: Query, context: Context) -> tuple[float, int]:
     return _checked(said)
 
 
-def as_examples(risk: float, num_examples: int) -> Examples:
+def said_hash(risk: float, num_examples: int) -> str:
     """Return what an answer record knows a client's examples by: all that is known of them."""
-    return Examples(np.array([[risk]]), np.array([num_examples]))
+    return examples_hash(np.array([risk]), np.array([num_examples]))
 
 
 def _checked(said: object) -> tuple[float, int]:

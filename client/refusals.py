@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -48,9 +49,7 @@ def details_withheld(step: str) -> Iterator[None]:
     except (RefusedError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raise WithheldError(
-            f"{step} failed with {type(error).__name__}; the details are in this client's own log"
-        ) from error
+        raise WithheldError(f"{step} failed with {kind_of(error)}; the details are in this client's own log") from error
 
 
 @contextmanager
@@ -59,7 +58,7 @@ def file_errors_withheld(step: str) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError) as error:
-        raise WithheldError(f"{step} failed with {type(error).__name__}") from error
+        raise WithheldError(f"{step} failed with {kind_of(error)}") from error
 
 
 def refuse_as_other_code(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -77,24 +76,38 @@ def refuse_as_other_code(message: Message, context: Context, call_next: ClientAp
     return call_next(message, context)
 
 
-def sign_refusals(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Reply to what the ClientApp refuses with the reason and the client's name (a Flower mod).
-
-    It stays an error of Flower, of code 2, as that of any client that raises. The words of our own errors travel; of
-    any other exception only its type does: what Flower sends of one that nobody catches is its whole text.
-    """
+def say_refusals(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Reply to what the ClientApp refuses with the reason and the client's name (a Flower mod)."""
     try:
         return call_next(message, context)
     except Exception as error:
-        kind = type(error).__name__
-        is_ours = isinstance(error, ValueError | WithheldError)
-        text = f"{kind}: {error}" if is_ours else f"{kind}; the details are in this client's own log"
-        if (context.run_id, text) not in _LOGGED:  # many clients of one process refuse alike
-            _LOGGED.add((context.run_id, text))
-            # Of a plain refusal the words are all there is to know.
-            log(ERROR, "No answer: %s", text, exc_info=None if isinstance(error, ValueError) else error)
+        return refused(message, context, error)
+
+
+def refused(message: Message, context: Context, error: Exception) -> Message:
+    """Return the reply to what is refused with an error.
+
+    It stays an error of Flower, of code 2, as that of any client that raises. The words of our own errors travel; of
+    any other exception only its kind does: what Flower sends of one that nobody catches is its whole text.
+    """
+    kind = kind_of(error)
+    is_ours = isinstance(error, ValueError | WithheldError)
+    text = f"{kind}: {error}" if is_ours else f"{kind}; the details are in this client's own log"
+    if (context.run_id, text) not in _LOGGED:  # many clients of one process refuse alike
+        _LOGGED.add((context.run_id, text))
+        # Of a plain refusal the words are all there is to know.
+        log(ERROR, "No answer: %s", text, exc_info=None if isinstance(error, ValueError) else error)
     refusal = wire.Refusal(_name_if_any(context), code_hash(), text)
     return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, wire.encode_refusal(refusal)), reply_to=message)
+
+
+def kind_of(error: BaseException) -> str:
+    """Return what an exception is called where it may travel: by the nearest class that is Python's, sqlite3's or ours.
+
+    Anybody else may have made the name of a class of anything, such as an example.
+    """
+    known = [*vars(builtins).values(), *vars(sqlite3).values(), RefusedError, WithheldError]
+    return next(kind.__name__ for kind in type(error).__mro__ if kind in known)
 
 
 def _name_if_any(context: Context) -> str | None:

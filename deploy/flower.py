@@ -1,7 +1,8 @@
 """Flower's command line for programs: a connection of our own, JSON back, errors as exceptions.
 
 ``python -m deploy.flower --superlink HOST:PORT --root-certificates FILE COMMAND …`` runs a command of ``flwr``, such as
-``supernode list``, and prints what it says, as JSON. Exit status 1: it failed.
+``supernode list``, and prints what it says, as JSON; beside each node's id what our ledgers and reports call the node.
+Exit status 1: it failed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from simulations.options import as_toml
+from strategies.asking.failures import node_hash
 
 _CONNECTION = "deployment"
 _TIMEOUT = 120.0
@@ -93,14 +95,22 @@ def connection_of(options: argparse.Namespace) -> Connection:
     return Connection(options.superlink, None if options.insecure else options.root_certificates.absolute())
 
 
+def _with_hash(node: Mapping[str, Any]) -> dict[str, Any]:
+    """What Flower says of a node, and what our ledgers, logs and reports call it."""
+    return {**node, "node": node_hash(int(node["node-id"]))}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m deploy.flower", description="Run a command of flwr.")
     add_connection_arguments(parser)
-    parser.add_argument("command", nargs="+", help="such as `supernode list`")
+    parser.add_argument("command", help="such as `supernode`")
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help="its arguments and options, such as `list`")
     options = parser.parse_args(arguments)
     try:
-        print(json.dumps(connection_of(options).ask(*options.command), indent=2))
+        said = connection_of(options).ask(options.command, *options.rest)
+        nodes = said.get("nodes", ())
+        print(json.dumps(said | {"nodes": [_with_hash(node) for node in nodes]} if nodes else said, indent=2))
     except FlowerError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -2,18 +2,19 @@
 
     FOLDER/keys/ca            ca.key: signs certificates. No service reads it; keep it off line when all are signed
     FOLDER/keys/superlink     ca.crt, its certificate and key, the secret it shares with the ServerApp's process
-    FOLDER/keys/serverapp     ca.crt and that secret
+    FOLDER/keys/serverapp     ca.crt, that secret, and clients
     FOLDER/keys/proxy         ca.crt, its certificate and key: what SuperNodes connect to
-    FOLDER/keys/operator      ca.crt, secure-clients and, in nodes/, the public keys of every client: nothing secret
+    FOLDER/keys/operator      ca.crt, clients and, in nodes/, the public keys of every client: nothing secret
     FOLDER/keys/supernode-N   ca.crt, the key that identifies it, its certificate and key, a secret for its ClientApps
-    FOLDER/keys/clientapp-N   ca.crt, that secret, a key that signs in secure histograms (secure.key), secure-clients
+    FOLDER/keys/clientapp-N   ca.crt, that secret, the key that signs what the client says (signing.key), and clients
     FOLDER/data/node-N, FOLDER/models, FOLDER/results, FOLDER/state/…
 
-A client has the public keys nodes/NAME.pub, under whose name register_nodes registers it, and nodes/NAME.secure; all of
-the latter are in secure-clients. N is a number for clients with default names, or else the client's name.
+A client has the public keys nodes/NAME.pub, under whose name register_nodes registers it, and nodes/NAME.signing; the
+latter are listed in clients, each before its client's name. N is a number for clients with default names, or else the
+client's name.
 
 What is there already is left as it is, so the command may run before every start, and a later one with more nodes adds
-the new ones, to the lists secure-clients as well. To replace a key, delete it with its certificate or public key. A
+the new ones, to the lists of clients as well. To replace a key, delete it with its certificate or public key. A
 public key is written with its private key only: one that was deleted stays deleted, and one whose private key is
 elsewhere stays as it is. For a client that has the marker operator/nodes/NAME.removed no key is made, and none listed.
 
@@ -82,11 +83,13 @@ def make_deployment(folder: Path, *, num_nodes: int, names: Sequence[str] = (), 
     for number, client in name_of.items():
         _make_pair(keys / f"supernode-{number}" / "node.key", nodes / f"{client}.pub", ec.generate_private_key(_CURVE))
         signing = ed25519.Ed25519PrivateKey.generate()
-        _make_pair(keys / f"clientapp-{number}" / "secure.key", nodes / f"{client}.secure", signing)
+        _make_pair(keys / f"clientapp-{number}" / "signing.key", nodes / f"{client}.signing", signing)
         (folder / "data" / f"node-{number}").mkdir(parents=True, exist_ok=True)
-    listed = [public.read_bytes().strip() for public in sorted(nodes.glob("*.secure")) if not is_removed(public)]
-    for user in ["operator", *(f"clientapp-{number}" for number in name_of)]:
-        _write(keys / user / "secure-clients", b"\n".join([*listed, b""]), mode=0o644)
+    public_keys = (public for public in sorted(nodes.glob("*.signing")) if not is_removed(public))
+    # A key that was made elsewhere has another comment.
+    listed = [b"%s %s %s\n" % (*public.read_bytes().split()[:2], public.stem.encode()) for public in public_keys]
+    for user in ["operator", "serverapp", *(f"clientapp-{number}" for number in name_of)]:
+        _write(keys / user / "clients", b"".join(listed), mode=0o644)
     for user in [*(name for pair in servers for name in pair[:2]), "proxy", "operator"]:
         _write(keys / user / "ca.crt", (keys / "ca" / "ca.crt").read_bytes(), mode=0o644)
     for state in ["superlink", *(f"clientapp-{number}" for number in name_of)]:

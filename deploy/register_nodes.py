@@ -36,7 +36,7 @@ def register_nodes(connection: Connection, folder: Path) -> list[str]:
     new = []
     for key in keys:
         try:
-            connection.ask("supernode", "register", str(key), "--name", key.stem)
+            connection.ask("supernode", "register", str(key.absolute()), f"--name={key.stem}")
             new.append(key.stem)
         except FlowerError as error:
             if _KNOWN not in str(error):

@@ -82,6 +82,11 @@ def read(record: Mapping[str, Any], name: str, key: str, kind: type[Decoded]) ->
     return value
 
 
+def plain(record: ConfigRecord) -> dict[str, Any]:
+    """Return the entries of a record as plain data for JSON, bytes as hexadecimal digits."""
+    return {key: [*map(_text, value)] if isinstance(value, list) else _text(value) for key, value in record.items()}
+
+
 def to_array_record(arrays: Mapping[str, np.ndarray] | ArrayRecord) -> ArrayRecord:
     """Return named arrays as Flower's ArrayRecord, names and order kept."""
     if isinstance(arrays, ArrayRecord):
@@ -186,6 +191,10 @@ def _taken(left: dict[str, Any], name: str, key: str, hint: Any) -> Any:
     for check in checks:
         check(key, value)
     return left.pop(key)
+
+
+def _text(value: Any) -> Any:
+    return value.hex() if isinstance(value, bytes) else value
 
 
 def _merged(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ _ANSWERING_FILES = {
         "answers/concave_curves.py",
         "answers/histogram.py",
         "answers/risks.py",
+        "answers/signing.py",
         "checks.py",
         "models/*.py",
         "search.py",

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from secrets import token_hex
 from typing import Any, TypeVar
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from protocol import questions
-from protocol.codec import decode, encode, read, read_record, to_array_record, to_arrays
+from protocol.codec import decode, encode, plain, read, read_record, to_array_record, to_arrays
 from protocol.secure import questions as secure
+from riskband.answers.signing import Statement
 from riskband.checks import RefusedError, json_object
 
 MESSAGES: Mapping[type, tuple[str, type]] = {
@@ -35,6 +38,7 @@ MESSAGES: Mapping[type, tuple[str, type]] = {
 
 ARRAYS_RECORD, QUERY_RECORD, ANSWER_RECORD = "arrays", "query", "answer"
 KEPT_RECORD, _HASH_KEY = "kept", "model-hash"
+SIGNATURE_RECORD, _SIGNATURE_KEY = "signature", "signature"
 
 # A longer text is not read as a refusal: a name, a hash and some lines of words are shorter.
 _LONGEST_REFUSAL = 20_000
@@ -51,6 +55,7 @@ class Refusal:
     client_id: str | None  # the client's name; None if its own config gives it none that is valid
     code_hash: str  # as of `LossAnswer`
     text: str  # which rule was broken, in words that may travel
+    signature: bytes = b""
 
 
 def action(question: type) -> str:
@@ -73,6 +78,19 @@ class UnknownModelError(RefusedError):
 
     def __init__(self) -> None:
         super().__init__(UNKNOWN_MODEL)
+
+
+def unguessable(round: str | int) -> str:
+    """Return the group id of one message of a round: nobody else knows it, and so neither Flower's id of the message.
+
+    Whoever knows that id can reply to the message, in the name of the node that it went to.
+    """
+    return f"{round}-{token_hex(16)}"
+
+
+def round_of(group_id: str) -> str:
+    """Return the round of a message."""
+    return group_id.partition("-")[0]
 
 
 def encode_query(query: object, arrays: Mapping[str, np.ndarray] | ArrayRecord | str | None = None) -> RecordDict:
@@ -136,8 +154,13 @@ def claimed_name(content: RecordDict) -> str | None:
 
 def encode_refusal(refusal: Refusal) -> str:
     """Return the text of the error reply that carries a refusal."""
+    signature = {_SIGNATURE_KEY: refusal.signature.hex()} if refusal.signature else {}
+    return json.dumps(_fields_of(refusal) | signature, ensure_ascii=False)
+
+
+def _fields_of(refusal: Refusal) -> dict[str, str]:
     name = {} if refusal.client_id is None else {"client-id": refusal.client_id}
-    return json.dumps({"refusal": refusal.text, **name, "code-hash": refusal.code_hash}, ensure_ascii=False)
+    return {"refusal": refusal.text, **name, "code-hash": refusal.code_hash}
 
 
 def decode_refusal(reason: str) -> Refusal | None:
@@ -148,7 +171,47 @@ def decode_refusal(reason: str) -> Refusal | None:
     name, code, text = (fields.get(key) for key in ("client-id", "code-hash", "refusal"))
     if not (isinstance(text, str) and isinstance(code, str)):
         return None
-    return Refusal(name if isinstance(name, str) and questions.is_name(name) else None, code, text)
+    signature = b""
+    with suppress(TypeError, ValueError):  # what is no signature is none
+        signature = bytes.fromhex(fields.get(_SIGNATURE_KEY, ""))
+    return Refusal(name if isinstance(name, str) and questions.is_name(name) else None, code, text, signature)
+
+
+def statement_of(reply: Message, message: Message) -> Statement | None:
+    """Return what a client states that signs a reply to a message; None if that is neither an answer nor a refusal."""
+    about, asked, said = message.metadata, message.content.get(QUERY_RECORD), _said(reply)
+    question = {"type": about.message_type, **(plain(asked) if isinstance(asked, ConfigRecord) else {})}
+    return None if said is None else Statement(str(about.run_id), about.group_id, question, said)
+
+
+def _said(reply: Message) -> dict[str, Any] | None:
+    if reply.has_error():
+        refusal = decode_refusal(reply.error.reason or "")
+        return None if refusal is None else _fields_of(refusal)
+    answer = reply.content.get(ANSWER_RECORD)
+    return plain(answer) if isinstance(answer, ConfigRecord) else None
+
+
+def with_signature(reply: Message, signature: bytes, *, reply_to: Message) -> Message:
+    """Return an answer or a refusal with its client's signature."""
+    if reply.has_error():
+        refusal = decode_refusal(reply.error.reason or "")
+        assert refusal is not None
+        return Message(
+            Error(reply.error.code, encode_refusal(replace(refusal, signature=signature))), reply_to=reply_to
+        )
+    reply.content[SIGNATURE_RECORD] = ConfigRecord({_SIGNATURE_KEY: signature})
+    return reply
+
+
+def signature_of(reply: Message) -> bytes:
+    """Return the signature of an answer or a refusal, empty if there is none that can be read."""
+    if reply.has_error():
+        refusal = decode_refusal(reply.error.reason or "")
+        return b"" if refusal is None else refusal.signature
+    record = reply.content.get(SIGNATURE_RECORD)
+    found = record.get(_SIGNATURE_KEY) if isinstance(record, ConfigRecord) else None
+    return found if isinstance(found, bytes) else b""
 
 
 def decode_training(content: RecordDict) -> tuple[dict[str, np.ndarray], int]:

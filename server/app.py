@@ -25,7 +25,7 @@ from server.preparation import PREPARING, handed_over, hash_before_asking, prepa
 from server.report.report import write_report
 from server.report.table import print_report
 from server.run.folder import EVENTS_FILE, LEDGER_FILE, ResultFolder, RunDisplay, read_events, settled
-from server.run.ledger import Ledger, require_resumable
+from server.run.ledger import Ledger, header_of, require_resumable
 from server.run.lock import lock_for_run
 from server.run.metrics import exporting
 from server.run.traffic import MeteredGrid
@@ -79,7 +79,7 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
     hashes = {"model": model_hash(tested.arrays), "code": code_hash()}
     folder.log_event("model_prepared", model_hash=hashes["model"])
     folder.show_stage("asking the clients")
-    header = {"hashes": hashes, "config": config.to_run_config()}
+    header = header_of(config.to_run_config(), hashes)
     with (
         _timed(seconds, "answers"),
         Ledger(folder.path / LEDGER_FILE, header=header, resume=config.asking.resume) as ledger,
@@ -89,6 +89,8 @@ def evaluate(grid: Grid, config: RunConfig, folder: ResultFolder) -> None:
         folder.log_event(begun, num_answers_in_ledger=num_earlier, ledger_hash=ledger.hash)
         display = RunDisplay(folder, ledger)
         settings = _settings(config, ledger, display) | _of_simulation(grid)
+        if "client_keys" in header:
+            settings["client_keys"] = {name: bytes.fromhex(key) for name, key in header["client_keys"].items()}
         strategy = _asker(study.strategy(config, tested, settings), config, settings, folder)
         result = strategy.start(metered, to_array_record(tested.arrays)).conclusion
         recorded = ledger.recorded
@@ -127,6 +129,7 @@ def _settings(config: RunConfig, ledger: Ledger, display: RunDisplay) -> dict[st
         "expected_client_ids": config.known_clients,
         "on_answer": display.accept,
         "on_hello": display.meet,
+        "on_refusal": display.refuse,
         "on_progress": display.show_progress,
         "on_detail": display.show_detail,
         "earlier": ledger.earlier,

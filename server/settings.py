@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field
 from client.data import NO_DATASET, is_function_name
 from client.evaluator import NO_MODEL, is_evaluator_setting
 from client.identity import client_id
+from protocol.client_keys import keys_by_name
 from protocol.mechanisms import mechanism_of
 from protocol.models import BUILT_IN_MODELS, MAX_NUM_CLASSES, ROBUSTBENCH, is_model_name
 from riskband.answers.design import design_asked
@@ -25,6 +26,7 @@ from riskband.worst_cases.always_valid import DIRECT
 from riskband.worst_cases.requirements import Requirement, is_of_next, read_requirements
 from riskband.worst_cases.scaled import CHANGES
 from server.run.folder import FIGURE_SUFFIXES
+from server.run.ledger import KEYS_KEY
 from server.sections import (
     SPLIT,
     AnyCounts,
@@ -268,6 +270,12 @@ class Asking(Section):
     """Who may answer, and how patient the server is."""
 
     client_ids: Literal["numbered", "any"]
+    client_keys: Annotated[
+        str, rule(lambda path: not path or (is_absolute(path) and keys_by_name(path, called=KEYS_KEY)))
+    ] = Field(
+        description="give the absolute path of a list of the clients' public keys with their names, as "
+        'deploy.make_keys makes it, whose signatures the answers must have, or "": clients do not sign'
+    )
     quorum: float = Field(gt=0, le=1, description="the fraction of num-clients that must answer")
     missing: Annotated[str, rule(check_missing)] = Field(
         description=f"use one of {', '.join(MISSING)}, for clients without valid answer, or for f_divergence odds:3; "

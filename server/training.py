@@ -14,7 +14,7 @@ from torch import nn
 from protocol.codec import to_array_record, to_arrays
 from protocol.hashes import model_hash
 from protocol.models import build_model, load_arrays, load_weights, model_arrays
-from protocol.wire import decode_refusal, num_training_examples
+from protocol.wire import decode_refusal, num_training_examples, unguessable
 from server.settings import RunConfig
 from strategies.asking.replies import num_needed, one_line
 from worlds.training import train_centrally
@@ -36,6 +36,13 @@ class RepeatableFedAvg(FedAvg):
     def __init__(self, *, num_nodes: int, num_needed: int) -> None:
         super().__init__(fraction_evaluate=0.0, min_train_nodes=num_nodes, min_available_nodes=num_nodes)
         self.num_needed = num_needed
+
+    def configure_train(self, *args: Any, **kwargs: Any) -> Iterable[Message]:
+        """Return the messages of Flower's strategy, to which no other node can reply: see `wire.unguessable`."""
+        messages = list(super().configure_train(*args, **kwargs))
+        for message in messages:
+            message.metadata.group_id = unguessable(message.metadata.group_id)
+        return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

@@ -261,7 +261,7 @@ def lines_of(*kinds: str) -> list[Any]:
     return [
         HEADER,
         *(
-            {**vars(MESSAGES[kind][1]), "client_id": f"c{k}", "node_id": "17"} | ASKED.get(kind, {})
+            {**vars(MESSAGES[kind][1]), "client_id": f"c{k}", "node": "17"} | ASKED.get(kind, {})
             for k, kind in enumerate(kinds)
         ),
     ]
@@ -272,7 +272,7 @@ def written_ledger(found: Any) -> bytes:
     lines = [header]
     for entry in entries:
         asked = {"asked": {"radii": entry.radii, "multipliers": entry.multipliers}} if is_adversarial(entry) else {}
-        node = {} if entry.node_id is None else {"node_id": str(entry.node_id)}
+        node = {} if entry.node is None else {"node": entry.node}
         lines.append({**vars(entry.answer), **node, **asked})
     return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 

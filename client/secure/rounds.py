@@ -56,7 +56,7 @@ def is_secure_only(config: Mapping[str, Any]) -> bool:
 
     Who sets ``secure-min-clients`` means that fewer are too few: without ``secure-only`` that counts as true.
     """
-    known = (SECURE_ONLY_KEY, histogram.MIN_CLIENTS_KEY, histogram.COMPLETE_KEY, *trust.KEYS)
+    known = (SECURE_ONLY_KEY, histogram.MIN_CLIENTS_KEY, histogram.COMPLETE_KEY, trust.CLIENTS_FILE_KEY)
     require_known_keys(config, "secure", known, otherwise="in the open")
     return histogram.flag_of(config, SECURE_ONLY_KEY, default=histogram.MIN_CLIENTS_KEY in config)
 

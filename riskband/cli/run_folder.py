@@ -11,6 +11,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from riskband.answers.signing import Signed, is_signed
+
 EVENTS, LEDGER, REPORT = "events.jsonl", "ledger.jsonl", "report.json"
 _WITHOUT_HASH = {EVENTS, LEDGER, "metrics.prom"}  # the last is made of the events, when the run has ended
 Entry = Mapping[str, Any]
@@ -34,10 +36,13 @@ def certificates_of_run(folder: Path) -> dict[str, Entry]:
 def checks_of_run(folder: Path, certificates: Mapping[str, Entry]) -> Iterator[tuple[str, list[str] | None]]:
     """Yield what is checked of a run and what is wrong with it, in words; None where the run is not complete."""
     events, (header, *entries) = _entries(folder / EVENTS), _entries(folder / LEDGER)
+    said, entries = entries, [entry for entry in entries if "refusal" not in entry]
     files = _files(events)
     yield "events_chained", [*_breaks(folder / EVENTS, events)]
     yield "answers_as_logged", [*_not_logged(folder / LEDGER, events)]
     yield "configuration_recorded_first", [*_late(header, events)]
+    if "client_keys" in header and not any("counts" in each for each in entries):  # a sum is nobody's answer
+        yield "answers_signed", [*_not_signed(header["client_keys"], said, events)]
     if not files:
         is_cut = (folder / REPORT).exists()
         yield "run_complete", [f"{EVENTS} does not end with the run, whose {REPORT} is there"] if is_cut else None
@@ -93,6 +98,26 @@ def _not_logged(path: Path, events: Sequence[Entry]) -> Iterator[str]:
         last = place[event["ledger_hash"]]
     if last < len(place) and _files(events):  # a run that was killed may have logged one answer too few
         yield f"line {last + 1} of {LEDGER} was never logged"
+
+
+def _not_signed(keys: Mapping[str, str], entries: Sequence[Entry], events: Sequence[Entry]) -> Iterator[str]:
+    """Answers and refusals that their clients have not signed, for a run of this log and each another message."""
+    runs = {event.get("run_id") for event in events if event["event"] == "run_started"}
+    others, messages = {"node", "signed", "asked"}, set[str]()
+    for number, entry in enumerate(entries, start=2):
+        stored, name = entry.get("signed", {}), entry["client_id"]
+        version = stored.get("question", {}).get("protocol-version")
+        answer = {
+            key.replace("_", "-"): value for key, value in entry.items() if key not in others and value is not None
+        }
+        try:
+            signed = Signed.from_dict(stored, entry.get("refusal", {"protocol-version": version, **answer}))
+            is_well = stored["key"] == keys.get(name) and stored["run"] in runs and is_signed(signed)
+        except (KeyError, TypeError, ValueError):
+            is_well = False
+        if not is_well or stored["message"] in messages:
+            yield f"line {number} of {LEDGER} is not signed by {name} as an answer to a question of this run"
+        messages.add(str(stored.get("message")))
 
 
 def _late(header: Entry, events: Sequence[Entry]) -> Iterator[str]:

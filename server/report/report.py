@@ -105,7 +105,7 @@ def write_report(
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "run_id": folder.run_id,
             "seconds": dict(seconds),
-            "node_ids_of_failures": [failure_fields(each)["node_id"] for each in result.outcome.failures],
+            "nodes_of_failures": [each.node for each in result.outcome.failures],
         },
     }
     if found is not None:
@@ -155,7 +155,7 @@ def _privacy(noise: rb.AnswerNoise | None) -> dict[str, Any] | None:
 def failure_entries(failures: Iterable[Failure]) -> list[dict[str, str | None]]:
     """Return what a report says of failures, as plain data."""
     entries = [failure_fields(each) | {"detail": each.detail} for each in failures]
-    return [{key: value for key, value in entry.items() if key != "node_id"} for entry in entries]  # that is random
+    return [{key: value for key, value in entry.items() if key != "node"} for entry in entries]  # that is random
 
 
 def _certificate_entry(name: str, certificate: rb.Certificate, check: Check | None) -> dict[str, Any]:

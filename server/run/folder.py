@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from protocol.questions import Answer, HelloAnswer, HelloQuery, Query
+from riskband.answers.signing import Signed
 from riskband.checks import json_object
 from server.run.events import append_event
 from server.run.ledger import Ledger, first_free
 from server.run.lock import FolderError, writing_results
-from strategies.asking.exchange import ENDED_ITS_WORKER, Progress
-from strategies.asking.failures import Failure, FailureReason
+from strategies.asking.exchange import ENDED_ITS_WORKER, Progress, Sender
+from strategies.asking.failures import Failure, FailureReason, node_hash
 from strategies.asking.replies import QuorumError, RoundOutcome
 
 REPORT_FILE = "report.json"
@@ -230,15 +231,21 @@ class RunDisplay:
         self._detail = ""
         self._progress = Progress(asked=0, answered=0)
 
-    def accept(self, query: Query, answer: Answer, node_id: int | None) -> None:
+    def accept(self, query: Query, answer: Answer, sender: Sender | None) -> None:
         """Keep a valid answer; it is on the disk when this returns."""
-        self._ledger.append(query, answer, node_id=node_id)
-        who = {"round": self._progress.round, "client_id": answer.client_id, "node_id": node_id and str(node_id)}
+        self._ledger.append(query, answer, sender)
+        node = None if sender is None else node_hash(sender.node_id)
+        who = {"round": self._progress.round, "client_id": answer.client_id, "node": node}
         self._folder.log_event("answer_accepted", **who, ledger_hash=self._ledger.hash)
 
-    def meet(self, query: HelloQuery, answer: HelloAnswer, node_id: int) -> None:
+    def refuse(self, client_id: str, refusal: Signed) -> None:
+        """Keep a refusal that its client has signed; it is on the disk when this returns."""
+        self._ledger.append_refusal(client_id, refusal)
+        self._folder.log_event("refusal_kept", client_id=client_id, ledger_hash=self._ledger.hash)
+
+    def meet(self, query: HelloQuery, answer: HelloAnswer, sender: Sender) -> None:
         """Note that a client is there, and what it says is left of its query budget."""
-        who = {"client_id": answer.client_id, "node_id": str(node_id)}
+        who = {"client_id": answer.client_id, "node": node_hash(sender.node_id)}
         self._folder.log_event("client_met", **who, budget_left=answer.budget_left)
 
     def show_progress(self, progress: Progress) -> None:
@@ -330,12 +337,12 @@ def settled(outcome: RoundOutcome[Any]) -> dict[str, Any]:
 
 
 def failure_fields(failure: Failure) -> dict[str, str | None]:
-    """Return what the log says of a failure: which client and node, and why; the node's id as a text."""
+    """Return what the log says of a failure: which client and node, and why."""
     return {
         "client_id": failure.client_id,
         "claimed_name": failure.claimed_name,
         "node_name": failure.node_name,
-        "node_id": None if failure.node_id is None else str(failure.node_id),
+        "node": failure.node,
         "reason": str(failure.reason),
     }
 

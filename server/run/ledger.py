@@ -2,8 +2,9 @@
 
 One JSON object a line: a header that says which run it is, then the answers in order of arrival. Lines
 are only ever added, and each is on the disk before the next answer is looked at. An adversarial answer stands beside
-what was asked ("asked"), since that differs within a run; any answer beside Flower's id of the node that it came from
-("node_id", as a text).
+what was asked ("asked"), since that differs within a run; any answer beside the node that it came from ("node", see
+`node_hash`). Where clients sign, the header has their keys ("client_keys"), an answer its signature and what else was
+signed ("signed"), and signed refusals are lines too ("refusal").
 """
 
 from __future__ import annotations
@@ -23,16 +24,21 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from protocol import questions
+from protocol.client_keys import keys_by_name
 from protocol.hashes import code_hash
+from riskband.answers.signing import Signed
 from riskband.checks import json_object
 from server.run.lock import FolderError
+from strategies.asking.exchange import Sender
+from strategies.asking.failures import node_hash
 from strategies.asking.resume import EarlierAnswer, OpenedSum
 
 Value = TypeVar("Value")
 
 SCHEMA = "riskband.ledger/2"
-_METRICS = ("metrics-port", "metrics-address")
-NOT_PART_OF_A_RUN = ("output-dir", "node-timeout", "reply-timeout", "resume", "max-clients", *_METRICS)
+KEYS_KEY = "client-keys"
+_PLACES = ("output-dir", KEYS_KEY, "metrics-port", "metrics-address")
+NOT_PART_OF_A_RUN = ("node-timeout", "reply-timeout", "resume", "max-clients", *_PLACES)
 """Keys of the configuration that may change when a run is resumed: they do not change what it finds, but how far it
 goes until it is decided, which its certificates allow."""
 
@@ -76,14 +82,20 @@ class Ledger:
         """SHA-256 of the file so far, as `sha256sum` says it."""
         return self._sha256.hexdigest()
 
-    def append(self, query: questions.Query, answer: questions.Answer, *, node_id: int | None = None) -> None:
-        """Write one answer to a question, and the node that it came from; it is on the disk when this returns."""
+    def append(self, query: questions.Query, answer: questions.Answer, sender: Sender | None = None) -> None:
+        """Write one answer to a question, and where it came from; it is on the disk when this returns."""
         entry = asdict(answer)
-        if node_id is not None:
-            entry["node_id"] = str(node_id)
+        if sender is not None:
+            entry["node"] = node_hash(sender.node_id)
+        if sender is not None and sender.signed is not None:
+            entry["signed"] = sender.signed.to_dict()
         if isinstance(query, questions.AdversarialQuery):
             entry["asked"] = {"radii": query.radii, "multipliers": query.multipliers}
         self._write(entry)
+
+    def append_refusal(self, client_id: str, refusal: Signed) -> None:
+        """Write a refusal that a client has signed; it is on the disk when this returns."""
+        self._write({"client_id": client_id, "refusal": refusal.statement.said, "signed": refusal.to_dict()})
 
     def __enter__(self) -> Ledger:
         return self
@@ -97,6 +109,13 @@ class Ledger:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._sha256.update(line)
+
+
+def header_of(config: Mapping[str, Any], hashes: Mapping[str, str]) -> dict[str, Any]:
+    """Return what tells a run with this configuration from others, the keys of its clients among it if they sign."""
+    path = str(config.get(KEYS_KEY, ""))
+    keys = {name: key.hex() for name, key in keys_by_name(path, called=KEYS_KEY).items()} if path else None
+    return {"hashes": hashes, "config": config, **({} if keys is None else {"client_keys": keys})}
 
 
 def read_ledger(path: Path) -> tuple[dict[str, Any], tuple[questions.Answer, ...]]:
@@ -119,7 +138,7 @@ def require_resumable(path: Path, config: Mapping[str, Any], *, model: str | Non
         try:
             hashes = _read(path)[0].get("hashes", {}) if path.exists() else {}
             known = {"code": code_hash()} | ({} if model is None else {"model": model})
-            _earlier(path, {"config": config, "hashes": {**hashes, **known}})
+            _earlier(path, header_of(config, {**hashes, **known}))
         except (OSError, ValueError) as error:
             raise FolderError(str(error)) from None
 
@@ -132,7 +151,8 @@ def _read(path: Path) -> tuple[dict[str, Any], tuple[EarlierAnswer, ...]]:
 def _found_in(text: bytes, path: Path) -> tuple[dict[str, Any], tuple[EarlierAnswer, ...]]:
     lines = text.split(b"\n")[:-1]  # after the last newline: nothing, or a torn line
     header = _header(path, lines[0] if lines else b"")
-    return header, tuple(_entry(path, number, line) for number, line in enumerate(lines[1:], start=2))
+    entries = (_entry(path, number, line) for number, line in enumerate(lines[1:], start=2))
+    return header, tuple(entry for entry in entries if entry is not None)
 
 
 def _header(path: Path, line: bytes) -> dict[str, Any]:
@@ -142,19 +162,21 @@ def _header(path: Path, line: bytes) -> dict[str, Any]:
             f"line 1 of {path} must be the header of a ledger, with the schema {SCHEMA!r}, and is not; restore the "
             "file, or move it away and leave resume out"
         )
-    if not all(isinstance(header.get(key, {}), dict) for key in ("hashes", "config")):
-        raise ValueError(f"hashes and config in line 1 of {path} must be JSON objects, got others; restore the file")
+    if not all(isinstance(header.get(key, {}), dict) for key in ("hashes", "config", "client_keys")):
+        problem = f"hashes, config and client_keys in line 1 of {path} must be JSON objects, got others"
+        raise ValueError(f"{problem}; restore the file")
     if not isinstance(header.get("recorded", ""), str):
         raise ValueError(f"line 1 of {path} must say when it was recorded, as text; restore the file")
     return header
 
 
-def _entry(path: Path, number: int, line: bytes) -> EarlierAnswer:
+def _entry(path: Path, number: int, line: bytes) -> EarlierAnswer | None:
+    """The answer in a line; None if it is a refusal."""
     entry = json_object(line)
     if entry is None:
         raise ValueError(f"line {number} of {path} is not a JSON object; restore the file, or delete that line")
     try:
-        return _entry_of(entry)
+        return None if "refusal" in entry else _entry_of(entry)
     except ValueError as error:
         reason = _first_problem(error) if isinstance(error, ValidationError) else str(error)
         problem = f"line {number} of {path} is not an answer: {reason}; restore the file, or delete that line"
@@ -162,13 +184,13 @@ def _entry(path: Path, number: int, line: bytes) -> EarlierAnswer:
 
 
 def _entry_of(entry: dict[str, Any]) -> EarlierAnswer:
-    node_id = entry.pop("node_id", None)
-    if node_id is not None and not (isinstance(node_id, str) and node_id.isdecimal()):
-        raise ValueError("node_id must be Flower's number of a node, as text")
-    node = None if node_id is None else int(node_id)
+    node = entry.pop("node", None)
+    if node is not None and not isinstance(node, str):
+        raise ValueError("node must be the hash of Flower's number of a node, as text")
+    entry.pop("signed", None)
     told = [kind for key, kind in _TOLD_BY.items() if key in entry]
     if told or "guarantee" not in entry:
-        return EarlierAnswer(_checked([*told, questions.LossAnswer][0], entry), node_id=node)
+        return EarlierAnswer(_checked([*told, questions.LossAnswer][0], entry), node=node)
     asked = _checked(_Asked, entry.pop("asked", None))
     for name, values in asdict(asked).items():
         if list(values) != sorted(set(values)) or min(values, default=0.0) < 0.0:
@@ -222,6 +244,7 @@ def _identity(header: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **part_of_a_run(header.get("config", {})),
         **{f"the hash of the {name}": value for name, value in header.get("hashes", {}).items()},
+        **{f"the key of {name}": key for name, key in header.get("client_keys", {}).items()},
     }
 
 

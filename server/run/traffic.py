@@ -13,12 +13,14 @@ from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
 from flwr.supercore.run import Run
 
+from protocol.wire import round_of
+
 
 @dataclass
 class Traffic:
     """Counts of messages in both directions."""
 
-    num_rounds: int = 0  # how often messages were sent; those with one group id once, however many portions they make
+    num_rounds: int = 0  # how often messages were sent; those of one round once, however many portions they make
     # Messages that Flower took, and replies that it returned, errors and repetitions too.
     num_messages: int = 0
     num_replies: int = 0
@@ -31,7 +33,7 @@ class Traffic:
 class MeteredGrid(Grid):
     """A Grid that passes everything on and counts it, by type of message.
 
-    `log` is called with "round_asked" and the keywords round (a group id), type, num_messages and bytes_sent when
+    `log` is called with "round_asked" and the keywords round, type, num_messages and bytes_sent when
     messages are sent, with "replies_received", num_replies and bytes_received when replies have come.
     """
 
@@ -39,7 +41,7 @@ class MeteredGrid(Grid):
         self._grid = grid
         self._log = log
         self._by_type: defaultdict[str, Traffic] = defaultdict(Traffic)
-        self._rounds: set[tuple[str, str]] = set()  # (group id, type) of all that was sent
+        self._rounds: set[tuple[str, str]] = set()  # (round, type) of all that was sent
         self._type_of: dict[str, str] = {}  # by message id
 
     def metrics(self) -> dict[str, Any]:
@@ -107,16 +109,16 @@ class MeteredGrid(Grid):
             sizes = {key: _size(content, size_of) for key, content in contents.items()}
         rounds: dict[tuple[str, str], list[int]] = {}
         for message in messages:
-            key = (message.metadata.group_id, message.metadata.message_type)
+            key = (round_of(message.metadata.group_id), message.metadata.message_type)
             rounds.setdefault(key, []).append(sizes[id(message.content)])
-        for (group_id, kind), sent in rounds.items():
+        for (round, kind), sent in rounds.items():
             traffic = self._by_type[kind]
-            traffic.num_rounds += not group_id or (group_id, kind) not in self._rounds
-            self._rounds.add((group_id, kind))
+            traffic.num_rounds += not round or (round, kind) not in self._rounds
+            self._rounds.add((round, kind))
             traffic.num_messages += len(sent)
             traffic.bytes_sent += sum(sent)
             if self._log is not None:
-                self._log("round_asked", round=group_id, type=kind, num_messages=len(sent), bytes_sent=sum(sent))
+                self._log("round_asked", round=round, type=kind, num_messages=len(sent), bytes_sent=sum(sent))
 
     def _count_received(self, replies: Sequence[Message]) -> None:
         sizes = [content_size(reply.content) if reply.has_content() else 0 for reply in replies]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -11,9 +11,10 @@ from flwr.app import Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
 
-from protocol.wire import kept_hash, message_type
+from protocol.wire import kept_hash, message_type, signature_of, statement_of, unguessable
+from riskband.answers.signing import Signed, Statement, is_signed
 from strategies.asking.failures import Failure, FailureReason, Node
-from strategies.asking.replies import Check, Received, dead_worker, lacks_model, read_reply
+from strategies.asking.replies import Check, Received, dead_worker, lacks_model, not_signed, read_reply
 from strategies.asking.sizes import small_replies
 
 Replies = list[Received]
@@ -35,6 +36,13 @@ MIN_REPLIES = 5
 """With fewer replies nothing is said about when the rest will be there."""
 
 
+class Sender(NamedTuple):
+    """Where an answer came from."""
+
+    node_id: int
+    signed: Signed | None = None  # None: clients do not sign
+
+
 class Parcel(NamedTuple):
     """One message of an exchange: to which node, its content, and what a valid answer to it must agree with."""
 
@@ -54,7 +62,7 @@ class Progress:
     answered: int
     # One per message that has failed so far, in order of arrival; after the round also those without a reply.
     failures: tuple[Failure, ...] = ()
-    round: str = ""  # the group id of the messages
+    round: str = ""
     # Seconds until the round is over, at most until its deadline; None as long as there is no telling.
     eta_seconds: float | None = None
 
@@ -78,17 +86,22 @@ class Exchange:
     A message that was lost with its node is sent again when the node is back within `return_timeout` seconds, before
     the deadline, and no more than `MAX_RESENDS` times. A `return_timeout` of 0 means never.
 
-    `reply_timeout`, `poll_interval`, `max_open`, `on_answer`, `on_progress`: see
+    With `keys`, the public keys of clients by name, a reply counts only with its client's signature. Any other is
+    treated as lost: the message is sent again, with another id, as often as one that was lost with its node.
+
+    `reply_timeout`, `poll_interval`, `max_open`, `on_answer`, `on_refusal`, `on_progress`: see
     `strategies.asking.query.QueryStrategy`.
     """
 
     grid: Grid  # Flower's connection to the nodes
     parcels: Sequence[Parcel]
-    group_id: str
+    round: int
     reply_timeout: float
     poll_interval: float
     max_open: int | None = None
-    on_answer: Callable[[Any, Any, int], None] | None = None
+    keys: Mapping[str, bytes] | None = None
+    on_refusal: Callable[[str, Signed], None] | None = None
+    on_answer: Callable[[Any, Any, Any], None] | None = None
     on_progress: Callable[[Progress], None] | None = None
     return_timeout: float = 0.0
 
@@ -100,6 +113,7 @@ class Exchange:
         self._num_sent = 0  # of the parcels, which are sent in their order
         self._portion = len(self.parcels) if self.max_open is None else self.max_open
         self._place_of: dict[str, int] = {}  # by message id, of a message sent again only the last
+        self._messages: dict[str, Message] = {}  # by message id
         self._lost: dict[int, _Lost] = {}
         self._looked = -_LOOK_INTERVAL
         self._starts: dict[str, str] = {}  # by message id, when its node had been connected
@@ -159,15 +173,16 @@ class Exchange:
         """Push the messages at these places; those that the SuperLink does not take have failed."""
         ttl = max(0.0, self._deadline - time.monotonic()) + _TTL_MARGIN
         messages = [
-            Message(content, node.id, message_type(check.query), ttl=ttl, group_id=self.group_id)
+            Message(content, node.id, message_type(check.query), ttl=ttl, group_id=unguessable(self.round))
             for node, content, check, _ in (self._parcels[place] for place in places)
         ]
         # A list: HttpGrid pushes nothing when given a generator. A message the SuperLink did not take has no id; a
         # refused push returns no ids at all.
         message_ids = list(self.grid.push_messages(messages)) or [""] * len(messages)
-        for place, message_id in zip(places, message_ids, strict=True):
+        for place, message, message_id in zip(places, messages, message_ids, strict=True):
             if message_id:
                 self._place_of[message_id] = place
+                self._messages[message_id] = message
             else:
                 self._fail(place, Failure(None, FailureReason.NOT_SENT, "the SuperLink did not accept the message"))
 
@@ -178,19 +193,26 @@ class Exchange:
         if place is None:
             return
         parcel, received = self._parcels[place], self._replies[place]
-        if parcel.whole is not None and not received and lacks_model(reply):
+        signed = self._signed(reply, parcel)
+        # Only the SuperLink itself sends what is from its own node.
+        is_genuine = self.keys is None or signed is not None or reply.metadata.src_node_id == SUPERLINK_NODE_ID
+        if received and not is_genuine:
+            return
+        if is_genuine and parcel.whole is not None and not received and lacks_model(reply):
             del self._place_of[message_id]
             self._parcels[place] = Parcel(parcel.node, parcel.whole, parcel.check)
             self._send([place])
             return
         result = read_reply(reply, parcel.check, parcel.node)
+        if not is_genuine:
+            result = not_signed(result, reply, parcel.node)
         if result in received:
             return
         worker = dead_worker(reply)
         if worker is not None and worker not in self._dead_workers:  # the first one had it; later ones never reached it
             self._dead_workers.add(worker)
             result = replace(result, reason=FailureReason.CLIENT_CRASHED, detail=ENDED_ITS_WORKER)
-        if self._is_lost(reply, result, place):
+        if self._is_lost(reply, result, place, is_genuine=is_genuine):
             del self._place_of[message_id]  # an answer that comes to it after all counts no more
             self._lost[place] = _Lost(time.monotonic() + self.return_timeout, result)
             return
@@ -198,9 +220,22 @@ class Exchange:
             self._arrivals.append(time.monotonic())
         if isinstance(result, Failure):
             self._fail(place, result)
+            if signed is not None and reply.has_error() and self.on_refusal is not None:
+                self.on_refusal(_signer(parcel.node, signed.statement), signed)
         else:
             self.kept[parcel.node.id] = kept_hash(reply.content)
-            self._accept(place, result)
+            self._accept(place, result, signed)
+
+    def _signed(self, reply: Message, parcel: Parcel) -> Signed | None:
+        """What a reply says under the signature of its client; None if it has none that counts."""
+        if self.keys is None:
+            return None
+        statement = statement_of(reply, self._messages[reply.metadata.reply_to_message_id])
+        if statement is None:
+            return None
+        key = self.keys.get(_signer(parcel.node, statement))
+        signed = None if key is None else Signed(statement, signature_of(reply), key)
+        return signed if signed is not None and is_signed(signed) else None
 
     def _look_for_restarts(self) -> None:
         """Count as lost what went to a node that was away and is back so soon that the SuperLink never said so."""
@@ -255,35 +290,39 @@ class Exchange:
                 asked=len(self.parcels),
                 answered=self._num_answered,
                 failures=tuple(self._failures),
-                round=self.group_id,
+                round=str(self.round),
                 eta_seconds=None if seconds is None else min(seconds, max(0.0, self._deadline - now)),
             )
         )
 
-    def _is_lost(self, reply: Message, result: Received, place: int) -> bool:
+    def _is_lost(self, reply: Message, result: Received, place: int, *, is_genuine: bool) -> bool:
         """Whether the message may be sent again; only the SuperLink knows that a node is away."""
+        is_away = isinstance(result, Failure) and result.reason is FailureReason.NODE_UNAVAILABLE
         return (
-            isinstance(result, Failure)
-            and result.reason is FailureReason.NODE_UNAVAILABLE
-            and reply.metadata.src_node_id == SUPERLINK_NODE_ID
+            ((is_away and reply.metadata.src_node_id == SUPERLINK_NODE_ID) or not is_genuine)
             and not self._replies[place]
             and self.return_timeout > 0.0
             and self._num_resends[place] < MAX_RESENDS
         )
 
-    def _accept(self, place: int, answer: Any) -> None:
+    def _accept(self, place: int, answer: Any, signed: Signed | None) -> None:
         parcel = self.parcels[place]
         if not self._replies[place]:  # what comes later for the same message changes no count
             self._num_answered += 1
         self._replies[place].append(answer)
         if self.on_answer is not None:
-            self.on_answer(parcel.check.query, answer, parcel.node.id)
+            self.on_answer(parcel.check.query, answer, Sender(parcel.node.id, signed))
 
     def _fail(self, place: int, failure: Failure) -> None:
-        signed = self.parcels[place].node.signed(failure)
+        named = self.parcels[place].node.named(failure)
         if not self._replies[place]:
-            self._failures.append(signed)
-        self._replies[place].append(signed)
+            self._failures.append(named)
+        self._replies[place].append(named)
+
+
+def _signer(node: Node, statement: Statement) -> str:
+    """Who must have signed a statement from a node: its client, or where that is not known the one that it names."""
+    return node.client_id or str(statement.said.get("client-id"))
 
 
 def remaining_seconds(arrivals: Sequence[float], *, num_open: int, now: float) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from hashlib import sha256
 
 
 class FailureReason(StrEnum):
@@ -24,6 +25,7 @@ class FailureReason(StrEnum):
     NO_EXAMPLES = "no-examples"
     WRONG_LENGTH = "wrong-length"
     NOT_CONCAVE = "not-concave"
+    NOT_SIGNED = "not-signed"
     CONTRADICTION = "contradiction"
     IMPOSSIBLE_COUNT = "impossible-count"
     WRONG_LOSS = "wrong-loss"
@@ -37,6 +39,14 @@ class FailureReason(StrEnum):
     BUDGET_SPENT = "budget-spent"
     WRONG_SUM = "wrong-sum"
     NO_SUM = "no-sum"
+
+
+def node_hash(node_id: int) -> str:
+    """Return what a node is called in files that others see: 16 hexadecimal digits of the SHA-256 of Flower's id.
+
+    Who knows the id itself has half of what it takes to reply in the node's place.
+    """
+    return sha256(b"%d" % node_id).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -53,14 +63,14 @@ class Failure:
     claimed_name: str | None = None
     # The name under which the operator registered the node's key; None where keys are not registered.
     node_name: str | None = None
-    # Flower's id of the node; None if no node was there. It is random, so it is not compared.
-    node_id: int | None = field(default=None, compare=False, repr=False)
+    # `node_hash` of the node; None if no node was there. It is random, so it is not compared.
+    node: str | None = field(default=None, compare=False, repr=False)
 
     @property
     def who(self) -> str:
         """The client in words, by the best name that is known of it."""
-        node = f"node {self.node_id}" if self.node_name is None else f"the node registered as {self.node_name!r}"
-        return self.client_id or ("a client" if self.node_id is None and self.node_name is None else node)
+        node = f"node {self.node}" if self.node_name is None else f"the node registered as {self.node_name!r}"
+        return self.client_id or ("a client" if self.node is None and self.node_name is None else node)
 
 
 @dataclass(frozen=True)
@@ -82,15 +92,15 @@ class Node:
         """Return the failure of a reply under a name that the node may not answer under."""
         if self.client_id == name:
             detail = f"two keys or more are registered under the name {name!r}"
-            return self.signed(Failure(None, FailureReason.CLAIMED_TWICE, detail, claimed_name=name))
+            return self.named(Failure(None, FailureReason.CLAIMED_TWICE, detail, claimed_name=name))
         known = "it is another node's" if self.client_id is None else f"this node's name is {self.client_id!r}"
         detail = f"the reply claims the name {name!r}, but {known}"
-        return self.signed(Failure(None, FailureReason.WRONG_NAME, detail, claimed_name=name))
+        return self.named(Failure(None, FailureReason.WRONG_NAME, detail, claimed_name=name))
 
-    def signed(self, failure: Failure) -> Failure:
+    def named(self, failure: Failure) -> Failure:
         """Return a failure of this node with all that is known of the node."""
         client_id = failure.client_id if self.client_id is None else self.client_id
-        return replace(failure, client_id=client_id, node_id=self.id, node_name=self.registered_name)
+        return replace(failure, client_id=client_id, node=node_hash(self.id), node_name=self.registered_name)
 
 
 def alike(failures: Iterable[tuple[str, str]]) -> list[str]:

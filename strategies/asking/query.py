@@ -28,6 +28,7 @@ from protocol import wire
 from protocol.codec import to_array_record, to_arrays
 from protocol.hashes import code_hash, model_hash
 from protocol.questions import HelloAnswer, HelloQuery, Query
+from riskband.answers.signing import Signed
 from strategies.asking.exchange import Exchange, Parcel, Progress, Replies, pause_until
 from strategies.asking.failures import Failure, FailureReason, Node, alike
 from strategies.asking.replies import Check, QuorumError, RoundOutcome, answer_check, num_needed, settle
@@ -64,11 +65,14 @@ class QueryStrategy(Strategy):
     reply_timeout: float = 3600.0  # seconds to wait for the replies of one round
     # The clients that may answer. None accepts any name, each at most once.
     expected_client_ids: frozenset[str] | None = None
-    # Called with (query, answer, node id) for each valid answer the moment it arrives, before anything can go wrong
+    # Public keys by client; None: clients do not sign. With keys, only who is listed may answer, under its signature.
+    client_keys: Mapping[str, bytes] | None = None
+    # Called with (query, answer, `Sender`) for each valid answer the moment it arrives, before anything can go wrong
     # later. A contested client id is known only at the end of the round, so a ledger may hold answers that the outcome
     # refuses: there, a name under different answers must not be believed.
     on_answer: Callable[[Any, Any, Any], None] | None = None
-    on_hello: Callable[[Any, Any, int], None] | None = None  # the same for each answer to a hello
+    on_hello: Callable[[Any, Any, Any], None] | None = None  # the same for each answer to a hello
+    on_refusal: Callable[[str, Signed], None] | None = None  # called with each signed refusal, and who signed it
     # Called with a `Progress` after the push and whenever replies came in.
     on_progress: Callable[[Progress], None] | None = None
     on_detail: Callable[[str], None] | None = None  # called with a line about how far a strategy of many rounds is
@@ -139,7 +143,7 @@ class QueryStrategy(Strategy):
     def ask(self, grid: Grid, query: Query, arrays: Arrays, *, round: int = 1) -> RoundOutcome[Any]:
         """Ask all nodes one question about the model with these weights, and return all valid answers and failures.
 
-        The number of the round is sent as the messages' group id. Raises QuorumError if fewer than `num_needed` nodes
+        The messages' group ids begin with the number of the round. Raises QuorumError if fewer than `num_needed` nodes
         register or answer validly; `on_answer` has been called for every valid answer by then.
         """
         nodes, missing = self._wait_for_nodes(grid)
@@ -280,11 +284,12 @@ class QueryStrategy(Strategy):
         nodes, missing = self._wait_for_nodes(grid)
         content = wire.encode_query(check.query)
         replies = self._send(grid, [Parcel(node, content, check) for node in nodes], round, **settings)
-        return settle([*replies, *missing], len(nodes), nodes=nodes, owners=self._earlier.node_ids)
+        return settle([*replies, *missing], len(nodes), nodes=nodes, owners=self._earlier.nodes)
 
     def _send(self, grid: Grid, parcels: Sequence[Parcel], round: int, **settings: Any) -> list[Replies]:
         timing = self.reply_timeout, self.poll_interval, self.max_open
-        exchange = Exchange(grid, parcels, str(round), *timing, **settings)
+        signing = self.client_keys, self.on_refusal
+        exchange = Exchange(grid, parcels, round, *timing, *signing, **settings)
         replies = exchange.run()
         self._kept |= exchange.kept
         return replies
@@ -323,14 +328,11 @@ class QueryStrategy(Strategy):
         counts = Counter(failure.reason for failure in outcome.failures)
         reasons = ", ".join(f"{count} x {reason}" for reason, count in sorted(counts.items()))
         first = "; ".join(alike((failure.who, failure.detail) for failure in outcome.failures)[:3])
-        is_unnamed = any(
-            f.client_id is None and f.node_name is None and f.node_id is not None for f in outcome.failures
-        )
         raise QuorumError(
             f"{self.num_needed} of {self.num_expected} clients must answer validly (quorum {self.quorum:g}), "
             f"got {len(outcome.answers)} valid answers from {outcome.num_asked} asked: {reasons}. "
             f"First failures: {first}. Repair these clients, wait longer (node-timeout, reply-timeout) "
-            f"or lower quorum{'; `flwr supernode list` lists nodes by id' if is_unnamed else ''}",
+            "or lower quorum",
             outcome,
         )
 

@@ -24,7 +24,7 @@ from protocol.codec import num_bytes
 from protocol.questions import AdversarialQuery, Answer, CandidatesQuery, LossAnswer, Query, SignedAnswer
 from protocol.wire import UNKNOWN_MODEL, answer_type, claimed_name, decode_answer, decode_refusal
 from riskband.wording import printable
-from strategies.asking.failures import Failure, FailureReason, Node, in_order
+from strategies.asking.failures import Failure, FailureReason, Node, in_order, node_hash
 from strategies.asking.rules import Rule, broken_rules
 
 # Ray puts a traceback, with process ids, before the words that matter: of a long text keep the end.
@@ -110,7 +110,7 @@ def read_reply(reply: Message, check: Check, node: Node) -> Any:
     result = _read(reply, check)
     if result.client_id is not None and not node.may_be(result.client_id):
         return node.wrong_name(result.client_id)
-    return node.signed(result) if isinstance(result, Failure) else result
+    return node.named(result) if isinstance(result, Failure) else result
 
 
 def _read(reply: Message, check: Check) -> Any:
@@ -125,6 +125,17 @@ def _read(reply: Message, check: Check) -> Any:
     except ValueError as error:
         return Failure(name, FailureReason.MALFORMED, one_line(str(error)))
     return check.failure(answer) or answer
+
+
+def not_signed(result: Received, reply: Message, node: Node) -> Failure:
+    """Return the failure of a reply, read as `result`, that its node's client has not signed."""
+    if isinstance(result, Failure) and reply.has_error() and decode_refusal(reply.error.reason or "") is None:
+        return replace(result, detail=f"{result.detail} (not signed)")  # Flower's own, as of a process that ended
+    detail = (
+        "replies to this client must be signed with the key that is listed for it, and this one is not: the client "
+        "signs with none or another, or somebody else replied"
+    )
+    return node.named(Failure(None, FailureReason.NOT_SIGNED, detail))
 
 
 def dead_worker(reply: Message) -> str | None:
@@ -146,7 +157,7 @@ def settle(
     num_asked: int,
     *,
     nodes: Sequence[Node] = (),
-    owners: Mapping[str, int] = MappingProxyType({}),
+    owners: Mapping[str, str] = MappingProxyType({}),
 ) -> RoundOutcome[Any]:
     """Return the round's outcome from everything that was read, grouped by the message it answers.
 
@@ -160,8 +171,8 @@ def settle(
         For each message (and each node that never got one) at least one answer or failure; `RoundOutcome.num_asked`.
     nodes : sequence of Node
         Which the messages went to, in the same order.
-    owners : mapping of str to int
-        Of clients known from before this run: the node id. It decides between nodes that claim one name now.
+    owners : mapping of str to str
+        Of clients known from before this run: `node_hash` of the node. It decides between nodes that claim a name now.
     """
     groups = list(zip_longest((set(replies) for replies in replies_by_message), nodes))
     # A refused reply's claim counts too: when two nodes use one name, which is genuine is unknown.
@@ -192,22 +203,22 @@ def _contested(
     node: Node | None,
     claimants: Mapping[str, Sequence[Node | None]],
     num_answers: Mapping[str | None, int],
-    owners: Mapping[str, int],
+    owners: Mapping[str, str],
 ) -> Received:
     """What is left of a reply once it is known who else claims its name."""
     name = result.client_id
     if name is None or len(claimants[name]) == 1:
         return result
     owner = owners.get(name)
-    if node is not None and owner in [each.id for each in claimants[name] if each is not None]:
-        return result if node.id == owner else node.wrong_name(name)
+    if node is not None and owner in [node_hash(each.id) for each in claimants[name] if each is not None]:
+        return result if node_hash(node.id) == owner else node.wrong_name(name)
     if isinstance(result, Failure):
         return replace(result, client_id=None, claimed_name=name)
     if num_answers[name] == 1:
         return result
     detail = f"{num_answers[name]} nodes answered under this name"
     failure = Failure(name, FailureReason.CLAIMED_TWICE, detail)
-    return failure if node is None else node.signed(failure)
+    return failure if node is None else node.named(failure)
 
 
 def _is_error(received: Received) -> bool:
@@ -243,7 +254,7 @@ def _settle_message(replies: set[Received], node: Node | None) -> Received:
     names = {reply.client_id for reply in replies}
     name = names.pop() if len(names) == 1 else None
     failure = Failure(name, FailureReason.CHANGED_ANSWER, "different replies to one message")
-    return failure if node is None else node.signed(failure)
+    return failure if node is None else node.named(failure)
 
 
 def _failure_of_error(code: int, reason: str, code_hash: str) -> Failure:

@@ -43,9 +43,9 @@ class EarlierAnswer:
     # Of the `AdversarialQuery` that was asked; empty for a plain loss.
     radii: tuple[float, ...] = ()
     multipliers: tuple[float, ...] = ()
-    # Flower's id of the node that it came from. It is that of the node's key, if keys are registered; else the node has
-    # another one now.
-    node_id: int | None = None
+    # `node_hash` of the node that it came from. That is of the node's key, if keys are registered; else the node has
+    # another id now.
+    node: str | None = None
 
     def question(self, query: Query) -> Query:
         """Return what was asked: the run's question, `query`, with this answer's radii and multipliers."""
@@ -66,11 +66,11 @@ class EarlierAnswers:
         self._found: dict[tuple[str, Asked], set[Answer]] = {}
         for entry in self._entries:
             self._found.setdefault(_key(entry), set()).add(entry.answer)
-        places = {(entry.answer.client_id, entry.node_id) for entry in self._entries if entry.node_id is not None}
+        places = {(entry.answer.client_id, entry.node) for entry in self._entries if entry.node is not None}
         num_nodes = Counter(name for name, _ in places)
-        num_names = Counter(node_id for _, node_id in places)
+        num_names = Counter(node for _, node in places)
         # Which node each client answered from, where that is known and it was one.
-        self.node_ids = {n: node_id for n, node_id in places if num_nodes[n] == num_names[node_id] == 1}
+        self.nodes = {name: node for name, node in places if num_nodes[name] == num_names[node] == 1}
 
     def only(self, is_valid: Callable[[EarlierAnswer], bool]) -> EarlierAnswers:
         """Return those of clients whose answers to the question are all valid: a ledger may be of other rules."""
@@ -79,12 +79,12 @@ class EarlierAnswers:
 
     def with_names(self, outcome: RoundOutcome[Any]) -> RoundOutcome[Any]:
         """Return an outcome whose failures without a name have that under which their node answered earlier."""
-        name_of = {node_id: name for name, node_id in self.node_ids.items()}
+        name_of = {node: name for name, node in self.nodes.items()}
         taken = {answer.client_id for answer in outcome.answers}
         taken |= {name for each in outcome.failures for name in (each.client_id, each.claimed_name) if name}
         failures = [
             replace(each, client_id=name)
-            if each.client_id is None and each.node_id is not None and (name := name_of.get(each.node_id)) not in taken
+            if each.client_id is None and each.node is not None and (name := name_of.get(each.node)) not in taken
             else each
             for each in outcome.failures
         ]

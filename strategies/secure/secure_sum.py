@@ -27,7 +27,7 @@ from protocol.secure.cryptography import (
     public_key,
     threshold_of,
 )
-from strategies.asking.failures import Failure, FailureReason
+from strategies.asking.failures import Failure, FailureReason, node_hash
 from strategies.asking.replies import Check, RoundOutcome
 from strategies.asking.rules import Rule
 
@@ -282,7 +282,8 @@ def without_shared_keys(outcome: RoundOutcome[Any]) -> RoundOutcome[Any]:
             answers.append(each)
             continue
         detail, node_id = "two clients sent this public key", outcome.node_ids.get(each.client_id)
-        failures.append(Failure(each.client_id, FailureReason.CLAIMED_TWICE, detail, node_id=node_id))
+        node = None if node_id is None else node_hash(node_id)
+        failures.append(Failure(each.client_id, FailureReason.CLAIMED_TWICE, detail, node=node))
     return replace(outcome, answers=tuple(answers), failures=tuple(failures))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+
 import numpy as np
 import pytest
 import torch
@@ -10,13 +12,14 @@ from flwr.serverapp.strategy import FedAvg
 
 from client.app import app
 from client.identity import client_id
-from client.refusals import sign_refusals
+from client.refusals import WithheldError, details_withheld, kind_of, say_refusals
 from protocol import wire
 from protocol.codec import to_array_record, to_arrays
 from protocol.hashes import code_hash, model_hash
 from protocol.models import build_model, load_arrays, model_arrays
 from protocol.questions import AdversarialAnswer, HelloAnswer, HelloQuery, LossAnswer, LossQuery
 from riskband.adversaries.registry import adversarial_curves
+from riskband.checks import RefusedError
 from riskband.flower.testing import InProcessGrid
 from riskband.models.evaluation import mean_loss
 from tests.transport import adversarial_query, changed
@@ -439,12 +442,40 @@ def test_a_refusal_says_who_refuses(own, name):
     assert refused.text.startswith(("RefusedError: ", "ValueError: "))
 
 
+class Patient4711Error(PermissionError):
+    """As somebody's code may make and raise one for each example."""
+
+
+class Patient4711RefusedError(RefusedError):
+    """The same, of ours."""
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (Patient4711Error(), "PermissionError"),
+        (Patient4711RefusedError(), "RefusedError"),
+        (type("patient 4711", (UnicodeDecodeError,), {})("utf-8", b"", 0, 1, ""), "UnicodeDecodeError"),
+        (type("ValueError", (Exception,), {"__module__": "builtins"})(), "Exception"),
+        (type("patient 4711", (SystemExit,), {})(), "SystemExit"),
+        (sqlite3.OperationalError(), "OperationalError"),
+        (WithheldError(), "WithheldError"),
+    ],
+    ids=str,
+)
+def test_of_an_exception_only_a_fixed_set_of_names_travels(error, kind):
+    assert kind_of(error) == kind
+    with pytest.raises(RuntimeError if kind != "RefusedError" else RefusedError) as caught, details_withheld("a step"):
+        raise error
+    assert "4711" not in str(caught.value)
+
+
 @pytest.mark.parametrize("error", [KeyError("patient 4711"), RuntimeError("patient 4711"), OSError(2, "patient 4711")])
 def test_only_our_own_words_leave_a_client(error):
     def fails(message, context):
         raise error
 
-    reply = sign_refusals(
+    reply = say_refusals(
         Message(RecordDict(), 2, "query.loss"), Context(1, 2, {"client-id": "a"}, RecordDict(), {}), fails
     )
     assert "4711" not in reply.error.reason

@@ -307,7 +307,7 @@ def risk(context):
 """
 
 
-def test_an_evaluator_says_what_it_would_say_and_is_called_once(tmp_path, capsys, monkeypatch, caplog):
+def test_an_evaluator_says_what_it_would_say_and_each_call_is_paid_for_first(tmp_path, capsys, monkeypatch, caplog):
     (tmp_path / "own_evaluator.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     own = {"client-id": "a", "evaluator": "own_evaluator:risk", "calls": str(tmp_path / "calls.txt")}
@@ -318,11 +318,10 @@ def test_an_evaluator_says_what_it_would_say_and_is_called_once(tmp_path, capsys
         node_config = " ".join(f"{key}={json.dumps(value)}" for key, value in (own | more).items())
         (tmp_path / "calls.txt").write_text("")
         status = main(["--dry-run", "--node-config", node_config])
-        assert (tmp_path / "calls.txt").read_text() == "called\n"
-        return status, capsys.readouterr().out
+        return status, capsys.readouterr().out, (tmp_path / "calls.txt").read_text().count("called")
 
-    status, out = asked()
-    assert status == 0
+    status, out, num_calls = asked()
+    assert (status, num_calls) == (0, 1)
     said = shown(out)
     assert (said["risk"], said["num_examples"], said["loss"]) == (0.25, 8, "zero_one")
     assert "would spend 1 value of the query budget: 1 are left now" in out
@@ -330,12 +329,19 @@ def test_an_evaluator_says_what_it_would_say_and_is_called_once(tmp_path, capsys
     grid = InProcessGrid(app, num_clients=1, run_config={"evaluator": "own"}, node_configs={0: own})
     (node,) = grid.get_node_ids()
     content = wire.encode_query(LossQuery("zero_one", "none", (), 0), {})
-    (reply,) = grid.send_and_receive([Message(content, node, "query.loss")])
-    assert LossAnswer(**said) == wire.decode_answer(reply.content, LossAnswer)
-    assert "would spend nothing: the answer record holds this answer" in asked()[1]
+    replies = [reply for _ in range(21) for reply in grid.send_and_receive([Message(content, node, "query.loss")])]
+    assert LossAnswer(**said) == wire.decode_answer(replies[0].content, LossAnswer)
+    refused = [reply.error.reason for reply in replies if reply.has_error()]
+    assert len(refused) == 20
+    assert "a query must fit the client's query budget of 1 values" in refused[0]
+    assert (tmp_path / "calls.txt").read_text().count("called") == 2  # with that of the dry run
+    status, out, num_calls = asked()
+    assert (status, num_calls) == (1, 0)
+    assert "it would REFUSE: the question takes 1 values of the query budget, 0 are left" in out
 
-    status, out = asked(words="the prompt of 4 May")
-    assert status == 1
+    own = {key: value for key, value in own.items() if not key.startswith("query")} | {"query-budget": "none"}
+    status, out, num_calls = asked(words="the prompt of 4 May")
+    assert (status, num_calls) == (1, 1)
     assert "calling the client's evaluator failed with ValueError; the details are in" in out
     assert "4 May" not in out
     assert "the prompt of 4 May" in caplog.text  # on the owner's own machine

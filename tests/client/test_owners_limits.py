@@ -202,7 +202,7 @@ def test_who_imports_by_a_name_of_a_message_is_known():
         "simulated.own_weights: build_model",  # app._own_weights asks
         "simulated.trained: build_model",  # app.train asks
         "data.load_data: imported",  # data.data_place asks
-        "evaluator.evaluated: imported",  # evaluator.evaluator_place asks
+        "evaluator.evaluator_of: imported",  # evaluator.evaluator_place asks
         "app._fitting_examples: load_data",  # of data.data_place
         "__main__.main: load_data",  # the owner's own
         "__main__._question: build_model",  # the owner's own

@@ -137,6 +137,19 @@ def test_a_command_of_flower_that_fails_is_an_error_in_one_line(capsys: pytest.C
     assert capsys.readouterr().err.startswith("error: flwr supernode list: ")
 
 
+def test_a_name_that_begins_with_a_dash_is_no_option(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: Path
+) -> None:
+    (tmp_path / "-hospital.pub").write_bytes((keys / "operator" / "nodes" / "client-00000.pub").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    address = ["--superlink", f"127.0.0.1:{free_port()}", "--insecure"]
+    assert register_nodes.main([".", *address]) == 1
+    assert "unavailable" in capsys.readouterr().err  # Flower understood, and asked the SuperLink
+    command = ["supernode", "register", str(tmp_path / "-hospital.pub"), "--name=-hospital"]
+    assert flower.main([*address, *command]) == 1
+    assert "unavailable" in capsys.readouterr().err
+
+
 def test_a_folder_without_public_keys_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert register_nodes.main([str(tmp_path), "--superlink", "127.0.0.1:1", "--insecure"]) == 1
     assert "must hold the public keys" in capsys.readouterr().err

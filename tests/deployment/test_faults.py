@@ -23,6 +23,7 @@ import riskband as rb
 from client.budget import QueryBudget
 from deploy.make_keys import make_deployment
 from server.run.ledger import read_ledger
+from strategies.asking.failures import node_hash
 from tests.deployment import compose
 from tests.deployment.stage import Stage, can_make_namespaces
 from tests.end_to_end.test_flwr_run import assert_the_engine_gives_the_same_report
@@ -295,7 +296,7 @@ def test_a_node_killed_in_the_middle_of_a_round_is_named_and_comes_back_with_its
     assert [(failure["client_id"], failure["node_name"], failure["reason"]) for failure in network["failures"]] == [
         ("client-00003", "client-00003", "node-unavailable")
     ]
-    assert report_of(stage, "node")["timing"]["node_ids_of_failures"] == [own_id]
+    assert report_of(stage, "node")["timing"]["nodes_of_failures"] == [node_hash(int(own_id))]
     assert network["clients_without_answer"] == ["client-00003"]
     start_again(stage, own_id)
     assert_ends_with(certify(stage, "again"), 0, stage)

@@ -87,7 +87,7 @@ def test_private_keys_are_readable_by_their_owner_alone_and_no_two_services_shar
             holders = {other.parent.name for other, held in private.items() if held == content}
             number = path.parent.name.rpartition("-")[2]
             assert holders in ({"superlink", "serverapp"}, {f"supernode-{number}", f"clientapp-{number}"})
-    for public, held in (("operator", []), ("clientapp-1", ["secure.key"]), ("serverapp", [])):
+    for public, held in (("operator", []), ("clientapp-1", ["signing.key"]), ("serverapp", [])):
         assert [path.name for path in (folder / "keys" / public).glob("**/*.key")] == held
 
 
@@ -97,7 +97,7 @@ def test_a_second_time_changes_nothing_and_more_nodes_keep_the_old_keys(folder: 
     assert contents(folder) == before
     make_deployment(folder, num_nodes=3)
     after = contents(folder)
-    lists = {path for path in before if path.name == "secure-clients"}
+    lists = {path for path in before if path.name == "clients"}
     assert {path: after[path] for path in before.keys() - lists} == {
         path: before[path] for path in before.keys() - lists
     }
@@ -110,7 +110,7 @@ def test_a_second_time_changes_nothing_and_more_nodes_keep_the_old_keys(folder: 
 def test_a_public_key_that_was_deleted_stays_deleted(folder: Path) -> None:
     nodes = folder / "keys" / "operator" / "nodes"
     (nodes / "client-00000.pub").unlink()
-    (nodes / "client-00000.secure").unlink()
+    (nodes / "client-00000.signing").unlink()
     make_deployment(folder, num_nodes=2)
     before = contents(folder)
     make_deployment(folder, num_nodes=2)
@@ -119,7 +119,7 @@ def test_a_public_key_that_was_deleted_stays_deleted(folder: Path) -> None:
 
 def test_the_public_key_of_a_client_with_a_key_of_its_own_stays(folder: Path) -> None:
     (folder / "keys" / "supernode-1" / "node.key").unlink()
-    (folder / "keys" / "clientapp-1" / "secure.key").unlink()
+    (folder / "keys" / "clientapp-1" / "signing.key").unlink()
     before = contents(folder)
     make_deployment(folder, num_nodes=2)
     assert contents(folder) == before
@@ -132,9 +132,9 @@ def test_no_key_is_made_for_a_removed_client(tmp_path: Path) -> None:
     make_deployment(tmp_path, num_nodes=3)
     made = {path.relative_to(tmp_path / "keys").as_posix() for path in contents(tmp_path)}
     assert {name for name in made if "node.key" in name} == {"supernode-1/node.key", "supernode-3/node.key"}
-    assert {name for name in made if "secure.key" in name} == {"clientapp-1/secure.key", "clientapp-3/secure.key"}
+    assert {name for name in made if "signing.key" in name} == {"clientapp-1/signing.key", "clientapp-3/signing.key"}
     assert {name for name in made if name.startswith("operator/nodes")} == {
-        *(f"operator/nodes/{name}.{kind}" for name in ("client-00000", "client-00002") for kind in ("pub", "secure")),
+        *(f"operator/nodes/{name}.{kind}" for name in ("client-00000", "client-00002") for kind in ("pub", "signing")),
         "operator/nodes/client-00001.removed",
     }
 
@@ -143,21 +143,21 @@ def test_who_is_removed_later_is_taken_from_every_list(folder: Path) -> None:
     nodes = folder / "keys" / "operator" / "nodes"
     (nodes / "client-00000.removed").touch()
     make_deployment(folder, num_nodes=2)
-    for user in ("operator", "clientapp-1", "clientapp-2"):
-        listed = (folder / "keys" / user / "secure-clients").read_bytes()
-        assert listed == (nodes / "client-00001.secure").read_bytes()
+    for user in ("operator", "serverapp", "clientapp-1", "clientapp-2"):
+        listed = (folder / "keys" / user / "clients").read_bytes()
+        assert listed == (nodes / "client-00001.signing").read_bytes().strip() + b" client-00001\n"
 
 
 @needs_openssh
 def test_clients_with_names_have_keys_and_folders_of_their_names_and_may_bring_their_own(tmp_path: Path) -> None:
     names, keys = tmp_path / "names.txt", tmp_path / "made" / "keys"
     names.write_text("hospital-a\n\n  Charité.2 \n", encoding="utf-8")
-    own = keys / "clientapp-hospital-a" / "secure.key"
+    own = keys / "clientapp-hospital-a" / "signing.key"
     own.parent.mkdir(parents=True)
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(own)], check=True)
-    public = keys / "operator" / "nodes" / "hospital-a.secure"
+    public = keys / "operator" / "nodes" / "hospital-a.signing"
     public.parent.mkdir(parents=True)
-    shutil.move(own.with_name("secure.key.pub"), public)
+    shutil.move(own.with_name("signing.key.pub"), public)
     assert main([str(tmp_path / "made"), "--clients", str(names)]) == 0
     names.write_text("Charité.2\nhospital-b\nhospital-a\n", encoding="utf-8")
     before = contents(keys)
@@ -166,11 +166,11 @@ def test_clients_with_names_have_keys_and_folders_of_their_names_and_may_bring_t
     assert {path.stem for path in public.parent.glob("*.pub")} == everybody
     assert {path.name for path in keys.glob("supernode-*")} == {f"supernode-{name}" for name in everybody}
     assert all((tmp_path / "made" / "data" / f"node-{name}").is_dir() for name in everybody)
-    kept = [path for path in before if path.name != "secure-clients"]
+    kept = [path for path in before if path.name != "clients"]
     assert all(path.read_bytes() == before[path] for path in kept)
     for name in everybody:
         folder = keys / f"clientapp-{name}"
-        config = {"secure-key-file": str(folder / "secure.key"), "secure-clients-file": str(folder / "secure-clients")}
+        config = {"signing-key-file": str(folder / "signing.key"), "secure-clients-file": str(folder / "clients")}
         assert len(trusted_keys(config, least=3) or ()) == 3
 
 

@@ -57,10 +57,10 @@ def restart(stage: Stage, names: Sequence[str]) -> None:
         stage.wait_for(name)
 
 
-def node_ids(stage: Stage, name: str) -> dict[str, str]:
+def nodes_in(stage: Stage, name: str) -> dict[str, str]:
     """The node that each client's answer came from, as the ledger of a run says."""
     lines = [json.loads(line) for line in (results(stage, name) / "ledger.jsonl").read_text().splitlines()]
-    return {line["client_id"]: line["node_id"] for line in lines if "node_id" in line}
+    return {line["client_id"]: line["node"] for line in lines if "node" in line}
 
 
 def public_half(private: bytes) -> bytes:
@@ -69,14 +69,17 @@ def public_half(private: bytes) -> bytes:
 
 def test_a_client_with_a_new_key_keeps_its_answers_and_its_budget(stage: Stage) -> None:
     assert_ends_with(certify(stage, "key"), 0, stage)
-    before, old_id = spent(stage), node_ids(stage, "key")["client-00003"]
+    before, old_node = spent(stage), nodes_in(stage, "key")["client-00003"]
     private = keys(stage) / "supernode-4" / "node.key"
     old = private.read_bytes()
     nodes = keys(stage) / "operator" / "nodes"
     (public,) = (path for path in nodes.glob("*.pub") if path.read_bytes().startswith(public_half(old)))
 
     stage.stop("supernode-4")
-    unregister = stage.spawn("register", [*OPERATOR, "supernode", "unregister", old_id])
+    listing = stage.spawn("register", [*OPERATOR, "supernode", "list"], log=(listed := stage.folder / "nodes.json"))
+    assert listing.wait(60) == 0
+    (node_id,) = (each["node-id"] for each in json.loads(listed.read_text())["nodes"] if each["node"] == old_node)
+    unregister = stage.spawn("register", [*OPERATOR, "supernode", "unregister", node_id])
     assert unregister.wait(60) == 0, stage.tail("register")
     private.unlink()
     public.unlink()
@@ -92,13 +95,13 @@ def test_a_client_with_a_new_key_keeps_its_answers_and_its_budget(stage: Stage) 
     once(stage, "supernode-4")
     assert_ends_with(certify(stage, "key"), 0, stage)  # the same question again
     assert report_of(stage, "key")["network"]["num_answered"] == NUM_CLIENTS
-    assert node_ids(stage, "key")["client-00003"] != old_id
+    assert nodes_in(stage, "key")["client-00003"] != old_node
     assert spent(stage) == before
 
 
 def test_new_certificates_of_a_new_authority_lose_nothing(stage: Stage) -> None:
     assert_ends_with(certify(stage, "old authority"), 0, stage)
-    before, before_ids = spent(stage), node_ids(stage, "old authority")
+    before, nodes_before = spent(stage), nodes_in(stage, "old authority")
     shutil.copytree(keys(stage), own := stage.folder / "elsewhere")  # node 4 is on a machine of its own
     (keys(stage) / "ca").rename(keys(stage) / "ca-old")
     for path in [*keys(stage).glob("*/server.key"), *keys(stage).glob("*/server.crt")]:
@@ -117,7 +120,7 @@ def test_new_certificates_of_a_new_authority_lose_nothing(stage: Stage) -> None:
         shutil.copytree(stage.folder / "new" / name, keys(stage) / name, dirs_exist_ok=True)
     restart(stage, NODE_4)
     assert_ends_with(certify(stage, "old authority"), 0, stage)  # the same question again
-    assert node_ids(stage, "old authority") == node_ids(stage, "both authorities") == before_ids
+    assert nodes_in(stage, "old authority") == nodes_in(stage, "both authorities") == nodes_before
     assert report_of(stage, "old authority")["network"]["num_answered"] == NUM_CLIENTS
     assert spent(stage) == [count + 1 for count in before]
 
@@ -142,5 +145,5 @@ def test_a_superlink_is_restored_from_a_backup_that_was_made_in_the_middle_of_a_
     once(stage, "superlink")
     assert_ends_with(certify(stage, "restored"), 0, stage)
     assert report_of(stage, "restored")["network"]["num_answered"] == NUM_CLIENTS
-    assert node_ids(stage, "restored") == node_ids(stage, "saved")
+    assert nodes_in(stage, "restored") == nodes_in(stage, "saved")
     assert spent(stage) == [count + 2 for count in before]

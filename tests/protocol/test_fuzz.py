@@ -65,7 +65,7 @@ MODELS = (
     "\x00:\x00",
 )
 REFUSALS = re.compile(
-    r'^(\{"refusal": "(ValueError|WithheldError|QueryBudgetError|RefusedError|PrivacyBudgetError): '
+    r'^(\{"refusal": "(ValueError|WithheldError|RefusedError): '
     r"|<class 'ValueError'>:<'No query function registered)"  # Flower's, before it calls the app
 )
 
@@ -339,7 +339,7 @@ def test_hostile_questions_are_refused_and_cost_nothing(tmp_path, number, kind, 
             assert reply.has_error() == (spent + size > LIMIT)
             spent += 0 if reply.has_error() else size
             if reply.has_error():
-                assert "QueryBudgetError" in reply.error.reason
+                assert "query budget" in reply.error.reason
         mutation = pick(rng, HARMFUL[kind])
         mutation(rng, content)
         counts[mutation.__name__] += 1

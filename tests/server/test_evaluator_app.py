@@ -14,7 +14,7 @@ from flwr.app import Context, RecordDict
 
 import riskband as rb
 from client.data import data_place
-from client.evaluator import NO_MODEL, evaluated, evaluator_place
+from client.evaluator import NO_MODEL, evaluated, evaluator_of, evaluator_place
 from protocol.questions import LossQuery
 from riskband.checks import RefusedError
 from server.config import load_config
@@ -193,7 +193,7 @@ def test_a_function_that_says_no_mean_loss_is_refused(name, said):
     own = {"partition-id": 3, "evaluator": f"my_forest:{name}"}
     context = Context(run_id=1, node_id=1, node_config=own, state=RecordDict(), run_config={})
     with pytest.raises(RefusedError) as caught:
-        evaluated(LossQuery("zero_one", NO_MODEL, (), 0), context)
+        evaluated(evaluator_of(LossQuery("zero_one", NO_MODEL, (), 0), context), context)
     assert said in str(caught.value)
 
 
@@ -206,7 +206,7 @@ def test_words_of_a_library_reach_nobody_but_in_a_simulation(own, kind, words):
     run_config = {"evaluator": "my_forest:refused"}
     context = Context(run_id=1, node_id=1, node_config=own, state=RecordDict(), run_config=run_config)
     with pytest.raises(kind, match=words) as caught:
-        evaluated(LossQuery("zero_one", NO_MODEL, (), 0), context)
+        evaluated(evaluator_of(LossQuery("zero_one", NO_MODEL, (), 0), context), context)
     assert type(caught.value) is kind
 
 

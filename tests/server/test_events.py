@@ -24,7 +24,7 @@ SOMETIMES = ("stage_started", "client_failed", "replies_received")
 HASH = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 CLIENT = {"type": ["string", "null"]}
 FAILED = {
-    **dict.fromkeys(("client_id", "claimed_name", "node_name", "node_id"), CLIENT),
+    **dict.fromkeys(("client_id", "claimed_name", "node_name", "node"), CLIENT),
     "reason": {"type": "string"},
 }
 FAILURE = {"type": "object", "properties": FAILED, "required": list(FAILED), "additionalProperties": False}
@@ -41,7 +41,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "torn_line_cut": {"num_bytes": {"type": "integer"}},
     "client_met": {
         "client_id": {"type": "string"},
-        "node_id": {"type": "string"},
+        "node": {"type": "string"},
         "budget_left": {"type": ["integer", "null"]},
     },
     "replies_received": {"num_replies": {"type": "integer"}, "bytes_received": {"type": "integer"}},
@@ -53,7 +53,8 @@ FIELDS: dict[str, dict[str, Any]] = {
         "num_messages": {"type": "integer"},
         "bytes_sent": {"type": "integer"},
     },
-    "answer_accepted": {"ledger_hash": HASH, **{key: {"type": "string"} for key in ("round", "client_id", "node_id")}},
+    "answer_accepted": {"ledger_hash": HASH, **{key: {"type": "string"} for key in ("round", "client_id", "node")}},
+    "refusal_kept": {"client_id": {"type": "string"}, "ledger_hash": HASH},
     "client_failed": {"round": {"type": "string"}, **FAILED},
     "answers_looked_at": {"client_id": {"type": "string"}},
     "answers_settled": SETTLED,

@@ -25,7 +25,8 @@ from protocol.questions import (
     Query,
 )
 from server.run.ledger import Ledger, read_ledger
-from strategies.asking.failures import Failure, FailureReason
+from strategies.asking.exchange import Sender
+from strategies.asking.failures import Failure, FailureReason, node_hash
 from strategies.asking.resume import EarlierAnswer, OpenedSum
 from tests.transport import adversarial_query
 
@@ -143,7 +144,7 @@ def test_answers_about_candidates_come_back_as_they_were(tmp_path: Path) -> None
 
 
 def test_opened_sums_come_back_as_they_were(tmp_path: Path) -> None:
-    gone = Failure("c", FailureReason.NO_REPLY, "silent", node_name="c", node_id=2**63 + 1)
+    gone = Failure("c", FailureReason.NO_REPLY, "silent", node_name="c", node=node_hash(2**63 + 1))
     late = Failure("a", FailureReason.CLIENT_RAISED, "no", claimed_name="x")
     written = (OpenedSum(("a", "b"), ((1, 2**32 - 1), (2, 0)), (gone,), (late,), 3), OpenedSum(("b",), (), (), (), 1))
     with Ledger(tmp_path / "ledger.jsonl", header=HEADER) as ledger:
@@ -151,7 +152,7 @@ def test_opened_sums_come_back_as_they_were(tmp_path: Path) -> None:
             ledger.append(LossQuery("zero_one", "mlp", (3,), 2), one)
     with Ledger(ledger.path, header=HEADER, resume=True) as resumed:
         assert resumed.earlier == tuple(map(EarlierAnswer, written))
-    assert resumed.earlier[0].answer.failures[0].node_id == gone.node_id
+    assert resumed.earlier[0].answer.failures[0].node == gone.node
 
 
 @pytest.mark.parametrize("clients", [[], ["b", "a"], ["a", "a"]], ids=str)
@@ -369,19 +370,19 @@ def test_nothing_can_be_resumed_without_a_ledger(tmp_path: Path) -> None:
 def test_the_node_of_an_answer_is_kept_and_may_be_missing(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     with Ledger(path, header=HEADER) as ledger:
-        ledger.append(QUERY, answer(0), node_id=2**64 - 1)
+        ledger.append(QUERY, answer(0), Sender(2**64 - 1))
         ledger.append(QUERY, answer(1))  # as ledgers had it before
-    assert json.loads(path.read_text().splitlines()[1])["node_id"] == str(2**64 - 1)
+    assert json.loads(path.read_text().splitlines()[1])["node"] == node_hash(2**64 - 1)
     with Ledger(path, header=HEADER, resume=True) as ledger:
         assert ledger.earlier is not None
-        assert [entry.node_id for entry in ledger.earlier] == [2**64 - 1, None]
+        assert [entry.node for entry in ledger.earlier] == [node_hash(2**64 - 1), None]
         assert [entry.answer for entry in ledger.earlier] == [answer(0), answer(1)]
 
 
 def test_a_damaged_node_is_a_damaged_line(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     with Ledger(path, header=HEADER) as ledger:
-        ledger.append(QUERY, answer(0), node_id=7)
-    path.write_text(path.read_text().replace('"7"', '"seven"'))
+        ledger.append(QUERY, answer(0), Sender(7))
+    path.write_text(path.read_text().replace(f'"{node_hash(7)}"', "7"))
     with pytest.raises(ValueError, match="not an answer"):
         read_ledger(path)

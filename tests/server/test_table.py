@@ -166,20 +166,12 @@ def test_each_failure_is_named_by_the_best_name_there_is() -> None:
     keyed = silent | {"node_name": "hospital-c"}
     missing = {"client_id": None, "reason": "node-missing", "detail": ""}
     network = REPORT["network"] | {"failures": [missing, silent, keyed, refusal]}
-    timing = REPORT["timing"] | {"node_ids_of_failures": [None, "4711", "4712", "4713"]}
+    timing = REPORT["timing"] | {"nodes_of_failures": [None, "4711", "4712", "4713"]}
     text = rendered(REPORT | {"network": network, "timing": timing})
     assert "node 4711: no-reply: no reply within 3 s" in text
     assert "node 4712, registered as 'hospital-c': no-reply" in text
     assert "  - hospital-a: client-raised: no [more] \\" in text
     assert text.count("node-missing") == 1
-    assert "flwr supernode list" in text
-    assert "flwr supernode list" not in rendered(
-        REPORT
-        | {
-            "network": network | {"failures": [refusal]},
-            "timing": {**REPORT["timing"], "node_ids_of_failures": ["4713"]},
-        }
-    )
 
 
 def test_of_many_failures_the_table_shows_some() -> None:

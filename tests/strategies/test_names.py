@@ -12,6 +12,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from protocol import wire
 from protocol.hashes import code_hash
 from riskband.flower.testing import Delivery, InProcessGrid, node_unavailable
+from strategies.asking.failures import node_hash
 from strategies.asking.resume import EarlierAnswer
 from tests.strategies.mutations import HARMFUL
 from tests.strategies.network import (
@@ -54,7 +55,7 @@ def everything_hostile(kind):
 
 
 def hostile_round(kind, *, says_hello):
-    """The failures of a round, and the ids of all nodes by partition."""
+    """The failures of a round, and all nodes by partition."""
     behaviours = everything_hostile(kind)
     num_clients = NUM_HONEST + len(behaviours)
     grid = InProcessGrid(fuzz_app, num_clients=num_clients, run_config={})
@@ -65,7 +66,7 @@ def hostile_round(kind, *, says_hello):
     outcome = asking.ask(grid, QUERIES[kind], FUZZ_ARRAYS)
     believed = range(NUM_HONEST if says_hello else NUM_HONEST - 1)  # else who is robbed is refused with the thief
     assert outcome.answers == tuple(honest_answer(kind, k) for k in believed)
-    return outcome.failures, list(grid.get_node_ids())
+    return outcome.failures, [*map(node_hash, grid.get_node_ids())]
 
 
 KINDS = [kind for kind in HARMFUL if kind != "hello"]
@@ -76,18 +77,16 @@ KINDS = [kind for kind in HARMFUL if kind != "hello"]
 def test_who_said_hello_fails_under_its_own_name_whatever_it_replies(kind):
     failures, nodes = hostile_round(kind, says_hello=True)
     assert len(failures) >= 20
-    assert {(f.client_id, f.node_id) for f in failures} == {
-        (name_of(k), nodes[k]) for k in range(NUM_HONEST, len(nodes))
-    }
+    assert {(f.client_id, f.node) for f in failures} == {(name_of(k), nodes[k]) for k in range(NUM_HONEST, len(nodes))}
 
 
 @pytest.mark.usefixtures("idle_clock")
 @pytest.mark.parametrize("kind", KINDS)
 def test_who_is_met_for_the_first_time_is_named_by_its_node_and_by_no_name_that_is_not_its(kind):
     failures, nodes = hostile_round(kind, says_hello=False)
-    assert sorted(failure.node_id for failure in failures) == sorted(nodes[NUM_HONEST - 1 :])
+    assert sorted(failure.node for failure in failures) == sorted(nodes[NUM_HONEST - 1 :])
     for failure in failures:
-        own = name_of(nodes.index(failure.node_id))
+        own = name_of(nodes.index(failure.node))
         is_theft = failure.reason in ("claimed-twice", "unknown-client")
         made_up = not (failure.client_id or "").startswith("client-000")
         assert failure.client_id in (None, own) or is_theft or made_up, failure
@@ -97,9 +96,9 @@ def test_who_is_met_for_the_first_time_is_named_by_its_node_and_by_no_name_that_
 def test_of_two_unknown_nodes_with_one_name_both_are_refused_and_both_nodes_named():
     grid = network({3: claiming(client_id="client-00005")})
     outcome = strategy().ask(grid, QUERY, ARRAYS)
-    nodes = list(grid.get_node_ids())
+    nodes = [*map(node_hash, grid.get_node_ids())]
     assert reasons(outcome) == [("client-00005", "claimed-twice")] * 2
-    assert {failure.node_id for failure in outcome.failures} == {nodes[3], nodes[5]}
+    assert {failure.node for failure in outcome.failures} == {nodes[3], nodes[5]}
 
 
 @pytest.mark.parametrize("lie", [{}, {"risk": 0.9}, {"risk": np.nan}], ids=str)
@@ -125,7 +124,7 @@ def test_a_newcomer_that_claims_a_known_name_is_refused_alone():
     assert names(outcome) == everyone_but(9)
     (failure,) = outcome.failures
     assert (failure.client_id, failure.reason, failure.claimed_name) == (None, "wrong-name", "client-00005")
-    assert failure.node_id == list(grid.get_node_ids())[9]
+    assert failure.node == node_hash(list(grid.get_node_ids())[9])
 
 
 def test_a_node_may_not_change_its_name_within_a_run():
@@ -141,9 +140,9 @@ def test_a_node_may_not_change_its_name_within_a_run():
 
 
 def from_nodes(network, *partitions):
-    nodes = list(network.grid.get_node_ids())
+    nodes = [*map(node_hash, network.grid.get_node_ids())]
     return [
-        dataclasses.replace(entry, node_id=nodes[k]) for k, entry in zip(partitions, earlier(*partitions), strict=True)
+        dataclasses.replace(entry, node=nodes[k]) for k, entry in zip(partitions, earlier(*partitions), strict=True)
     ]
 
 
@@ -153,13 +152,13 @@ def test_the_ledger_decides_between_two_nodes_that_claim_one_name():
     assert [answer.client_id for answer in outcome.answers] == [name_of(k) for k in (0, 1, 2, 3, 5)]
     (failure,) = outcome.failures
     assert (failure.client_id, failure.reason, failure.claimed_name) == (None, "wrong-name", name_of(1))
-    assert failure.node_id == list(network.grid.get_node_ids())[4]
+    assert failure.node == node_hash(list(network.grid.get_node_ids())[4])
     assert sorted(network.asked["query.loss"]) == [0, 2, 3, 5]
 
 
 def test_a_node_that_has_another_name_in_a_later_run_is_welcome_if_nobody_else_claims_it():
     network = Network({4: greeting(client_id="renamed")})
-    entry = dataclasses.replace(earlier(1)[0], node_id=list(network.grid.get_node_ids())[4])
+    entry = dataclasses.replace(earlier(1)[0], node=node_hash(list(network.grid.get_node_ids())[4]))
     assert "renamed" in [answer.client_id for answer in strategy(earlier=[entry]).meet(network.grid).answers]
 
 
@@ -173,7 +172,7 @@ def test_who_is_silent_in_the_hello_has_the_name_of_its_earlier_answer():
 def test_a_ledger_with_two_nodes_of_one_name_decides_nothing():
     network = Network({4: greeting(client_id=name_of(1))})
     nodes = list(network.grid.get_node_ids())
-    entries = [EarlierAnswer(earlier(1)[0].answer, node_id=nodes[k]) for k in (1, 4)]
+    entries = [EarlierAnswer(earlier(1)[0].answer, node=node_hash(nodes[k])) for k in (1, 4)]
     outcome = run(network, earlier=entries, quorum=0.5)
     assert reasons(outcome) == [(name_of(1), "claimed-twice")] * 2
 
@@ -215,7 +214,7 @@ def test_a_key_answers_under_its_own_name_alone_whoever_comes_first(is_away, lie
     )
     outcome = strategy().ask(grid, QUERY, ARRAYS)
     assert names(outcome) == everyone_but(3, 5) if is_away else everyone_but(3)
-    (failure,) = [failure for failure in outcome.failures if failure.node_id is not None]
+    (failure,) = [failure for failure in outcome.failures if failure.node is not None]
     assert (failure.client_id, failure.reason, failure.claimed_name) == (name_of(3), "wrong-name", name_of(5))
     assert failure.detail.endswith(f"but this node's name is {name_of(3)!r}")
 
@@ -227,7 +226,7 @@ def test_a_key_without_a_name_does_not_answer_under_that_of_another_key(lie):
     assert outcome.answers == tuple(expected_answer(k) for k in range(NUM_CLIENTS) if k != 3)
     (failure,) = outcome.failures
     assert (failure.client_id, failure.reason, failure.claimed_name) == (None, "wrong-name", name_of(5))
-    assert failure.node_id == list(grid.get_node_ids())[3]
+    assert failure.node == node_hash(list(grid.get_node_ids())[3])
 
 
 @pytest.mark.parametrize("claim", [name_of(5), name_of(3), "somebody else"])
@@ -235,9 +234,9 @@ def test_of_two_keys_registered_under_one_name_neither_answers_under_any(claim):
     grid = registered(lambda k: name_of(5 if k == 3 else k), {3: claiming(client_id=claim)})
     outcome = strategy().ask(grid, QUERY, ARRAYS)
     assert names(outcome) == everyone_but(3, 5)
-    assert {failure.node_id for failure in outcome.failures} == {list(grid.get_node_ids())[k] for k in (3, 5)}
+    assert {failure.node for failure in outcome.failures} == {node_hash(list(grid.get_node_ids())[k]) for k in (3, 5)}
     assert {failure.node_name for failure in outcome.failures} == {name_of(5)}
-    own = next(failure for failure in outcome.failures if failure.node_id == list(grid.get_node_ids())[5])
+    own = next(failure for failure in outcome.failures if failure.node == node_hash(list(grid.get_node_ids())[5]))
     assert (own.reason, own.detail) == (
         "claimed-twice",
         f"two keys or more are registered under the name {name_of(5)!r}",
@@ -296,7 +295,7 @@ def test_an_error_under_the_name_of_another_takes_nothing_from_it(code):
     assert names(unknown) == everyone_but(3)
     (failure,) = unknown.failures
     assert (failure.client_id, failure.claimed_name) == (None, "client-00005")
-    assert failure.node_id == list(grid.get_node_ids())[3]
+    assert failure.node == node_hash(list(grid.get_node_ids())[3])
     asking, grid = strategy(), network()
     asking.ask(grid, QUERY, ARRAYS)
     grid._behaviours = {3: refusing("client-00005", code=code)}

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import riskband as rb
+from protocol import wire
 from protocol.secure.cryptography import SEED_BYTES
 from riskband.answers.risks import default_eta
 from riskband.flower.testing import Delivery
@@ -30,7 +31,11 @@ def during(rounds, behave):
     """Behave so in some rounds of a run only."""
 
     def sometimes(message, answer):
-        return behave(message, answer) if int(message.metadata.group_id) in rounds else [Delivery(answer(message))]
+        return (
+            behave(message, answer)
+            if int(wire.round_of(message.metadata.group_id)) in rounds
+            else [Delivery(answer(message))]
+        )
 
     return sometimes
 

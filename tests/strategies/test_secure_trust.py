@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from client.refusals import WithheldError
 from client.secure.part import begun, hidden, holding, shared
 from client.secure.trust import trusted_keys
+from protocol import wire
 from protocol.secure import cryptography as secure
 from protocol.secure.questions import HeldShares, SharesQuery
 from riskband.checks import RefusedError
@@ -38,13 +39,13 @@ def trusting(tmp_path):
     """The node config of a client that has a key, by partition; all but `without` are listed."""
 
     def configs(*, without=(), unsigned=()):
-        listed = tmp_path / "secure-clients"
+        listed = tmp_path / "clients"
         listed.write_bytes(b"".join(line_of(key) for k, key in enumerate(KEYS) if k not in without))
         for k, key in enumerate(KEYS):
             (tmp_path / f"{k}.key").write_bytes(private_of(key))
 
         def config(k):
-            own = {} if k in unsigned else {"secure-key-file": str(tmp_path / f"{k}.key")}
+            own = {} if k in unsigned else {"signing-key-file": str(tmp_path / f"{k}.key")}
             trust = {} if k in {*without, *unsigned} else {"secure-clients-file": str(listed)}
             return {"secure-min-clients": 3} | own | trust
 
@@ -85,7 +86,7 @@ def test_clients_that_list_each_other_are_asked_again_in_groups_with_new_signed_
 def test_a_signature_that_is_wrong_the_second_time_is_named(trusting):
     def behave(message, answer):
         spoil = changing("secure_keys", lambda record: record.update({"signature": bytes(64)}))
-        return (spoil if int(message.metadata.group_id) > 5 else adding({0: 1}))(message, answer)
+        return (spoil if int(wire.round_of(message.metadata.group_id)) > 5 else adding({0: 1}))(message, answer)
 
     found, _ = run(NUM, grid=Recording(NUM, {5: behave}, trusting()), group_size=5, quorum=0.2)
     reasons = {failure.client_id: failure.reason.value for failure in found.outcome.failures}
@@ -200,7 +201,7 @@ def test_a_wrong_signature_is_named_before_others_see_it(trusting):
 
 def test_two_clients_that_sign_with_one_key_are_left_out(trusting):
     def config(k):
-        return trusting()(k) | ({"secure-key-file": trusting()(2)["secure-key-file"]} if k == 5 else {})
+        return trusting()(k) | ({"signing-key-file": trusting()(2)["signing-key-file"]} if k == 5 else {})
 
     found, _ = run(NUM, grid=Recording(NUM, node_config=config))
     assert [(f.client_id, f.reason.value) for f in found.outcome.failures] == [
@@ -217,7 +218,7 @@ def test_a_key_that_looks_like_anothers_signer_takes_nothing_from_it(trusting):
     found, _ = run(
         NUM,
         grid=Recording(
-            NUM, {2: behave}, lambda k: {"secure-min-clients": 3, "secure-key-file": config(k)["secure-key-file"]}
+            NUM, {2: behave}, lambda k: {"secure-min-clients": 3, "signing-key-file": config(k)["signing-key-file"]}
         ),
     )
     assert name_of(5) in {answer.client_id for answer in found.outcome.answers}
@@ -238,14 +239,14 @@ def test_without_a_list_whoever_the_server_names_is_trusted():
         (b"", private_of(KEYS[0]), "must be among"),
         (line_of(KEYS[0]) + b"ssh-ed25519 AAAA", private_of(KEYS[0]), "secure-clients-file must hold Ed25519 keys"),
         (line_of(generate_private_key(SECP256R1())), private_of(KEYS[0]), "secure-clients-file must hold Ed25519 keys"),
-        (line_of(KEYS[0]), b"", "secure-key-file must hold Ed25519 keys"),
-        (line_of(KEYS[0]), private_of(generate_private_key(SECP256R1())), "secure-key-file must hold Ed25519 keys"),
+        (line_of(KEYS[0]), b"", "signing-key-file must hold Ed25519 keys"),
+        (line_of(KEYS[0]), private_of(generate_private_key(SECP256R1())), "signing-key-file must hold Ed25519 keys"),
     ],
 )
 def test_a_list_or_key_that_cannot_be_is_refused(tmp_path, listed, own, message):
     (tmp_path / "list").write_bytes(listed)
     (tmp_path / "key").write_bytes(own)
-    config = {"secure-clients-file": str(tmp_path / "list"), "secure-key-file": str(tmp_path / "key")}
+    config = {"secure-clients-file": str(tmp_path / "list"), "signing-key-file": str(tmp_path / "key")}
     with pytest.raises(RefusedError, match=message):
         trusted_keys(config, least=3)
     (tmp_path / "list").unlink()
@@ -257,5 +258,5 @@ def test_a_list_or_key_that_cannot_be_is_refused(tmp_path, listed, own, message)
 
 def test_a_list_without_an_own_key_is_refused(tmp_path):
     (tmp_path / "list").write_bytes(b"".join(map(line_of, KEYS)))
-    with pytest.raises(RefusedError, match="the key in secure-key-file must be among"):
+    with pytest.raises(RefusedError, match="the key in signing-key-file must be among"):
         trusted_keys({"secure-clients-file": str(tmp_path / "list")}, least=3)
