@@ -13,7 +13,7 @@ import numpy as np
 
 from riskband.answers import frames
 from riskband.answers.doors import Door, TableError, Wanted, read_columns
-from riskband.answers.evaluations import EVALUATIONS, NUM_EXAMPLES, object_of
+from riskband.answers.evaluations import EVALUATIONS, NUM_EXAMPLES, evaluation, object_of
 from riskband.answers.metrics import loss_problem
 from riskband.answers.responses import WhoAnswered
 from riskband.answers.risks import ClientRisks, risks_of_table
@@ -27,15 +27,23 @@ COMMAND = Door("", str, "--client ", "--not-binary", "--drop-missing", "--accura
 
 
 def read_risks(
-    path: str, wanted: Wanted, *, framework: str | None = None, noise: str | None = None, **who: Unpack[WhoAnswered]
+    path: str,
+    wanted: Wanted,
+    *,
+    framework: str | None = None,
+    on_error: str | None = None,
+    about: dict[str, str] | None = None,
+    noise: str | None = None,
+    **who: Unpack[WhoAnswered],
 ) -> ClientRisks:
     """Read one row per client, in the order of the rows: of a table, or of what a framework of `FRAMEWORKS` wrote.
 
     Raises `TableError` with every problem found, OSError if the file cannot be read, and ImportError if a package is
-    not there that it needs. For `noise` and `who` see `ClientRisks`.
+    not there that it needs. For `on_error` see `Evaluation.table`; `about` is filled with what the file says of the
+    evaluation. For `noise` and `who` see `ClientRisks`.
     """
-    table, wanted, door = _opened(path, wanted, framework)
-    who["num_missing"] = who.get("num_missing", 0) + table.num_missing
+    table, wanted, door = _opened(path, wanted, framework, on_error, about)
+    _add_known(table, who)
     with warnings.catch_warnings():
         # The summary says it.
         warnings.filterwarnings("ignore", "the losses are taken|num_examples may be", UserWarning)
@@ -52,17 +60,21 @@ def read_scores(
     wanted: Wanted,
     *,
     framework: str | None = None,
+    on_error: str | None = None,
+    about: dict[str, str] | None = None,
     higher_is_better: bool,
     name: str,
     ends: tuple[float, float],
     **who: Unpack[WhoAnswered],
 ) -> ClientScores:
     """Read scores that are no means, one row per client, as `read_risks` reads losses; raises its errors."""
-    table, wanted, door = _opened(path, wanted, framework)
+    worst = ends[0] if higher_is_better else ends[1]
+    table, wanted, door = _opened(path, wanted, framework, on_error, about, worst=worst)
     if problem := loss_problem(wanted.column, name) if higher_is_better else "":
         raise TableError([problem])
     found = read_columns(table.frame, wanted, door, is_noisy=False, contamination=who.get("contamination", 0))
-    who["num_missing"] = who.get("num_missing", 0) + table.num_missing + found["num_missing"]
+    _add_known(table, who)
+    who["num_missing"] += found["num_missing"]
     labels = {each: found.get(each) for each in ("names", "groups")}
     of_score: dict[str, Any] = {"name": name, "low": ends[0], "high": ends[1], **labels}
     try:
@@ -71,7 +83,22 @@ def read_scores(
         raise TableError([str(error)]) from error
 
 
-def _opened(path: str, wanted: Wanted, framework: str | None) -> tuple[Table, Wanted, Door]:
+def _add_known(table: Table, who: Any) -> None:
+    """Add to who answered what the file says of it."""
+    who["num_missing"] = who.get("num_missing", 0) + table.num_missing
+    if table.errors:
+        who["errors"] = table.errors
+
+
+def _opened(
+    path: str,
+    wanted: Wanted,
+    framework: str | None,
+    on_error: str | None,
+    about: dict[str, str] | None,
+    *,
+    worst: float = 0.0,
+) -> tuple[Table, Wanted, Door]:
     if isinstance(wanted.shares, str) and wanted.stratum is not None:
         wanted = replace(wanted, shares=_read_shares(wanted.shares, wanted.stratum))
     named = (wanted.column, wanted.num_examples, wanted.sampling_weight)
@@ -82,23 +109,17 @@ def _opened(path: str, wanted: Wanted, framework: str | None) -> tuple[Table, Wa
     elif framework is None:
         table = read_table(path, numbers, is_growing=wanted.is_growing)
     elif framework in EVALUATIONS:
-        if wanted.client is None:
-            raise TableError([f"--from {framework} needs --client: what a sample says of whose it is"])
-        if not isinstance(wanted.num_examples, str) and wanted.num_examples != 1:  # scores have 1
-            rule = f"--num-examples must be num_examples with --from {framework}, got {wanted.num_examples}"
-            raise TableError([f"{rule}; how many examples each client has is counted in the file"])
-        if wanted.accuracy is None and not wanted.is_score:
-            rule = f"scores of {framework} are largest where the answer is right: say --accuracy"
-            raise TableError([f"{rule}, or for another metric --score NAME --lower-is-better"])
-        table = EVALUATIONS[framework](Path(path), wanted.client)
-        if wanted.column not in (scores := [name for name in table.frame if name not in (NUM_EXAMPLES, table.client)]):
-            raise TableError([f"--column must be one of {', '.join(scores)}, got {wanted.column!r}; name a score"])
-        wanted = replace(wanted, client=table.client, num_examples=1 if wanted.is_score else NUM_EXAMPLES)
+        table = evaluation(framework, path, wanted).table(wanted, on_error=on_error, worst=worst)
+        binary = wanted.binary if wanted.is_score or table.are_binary else False
+        size = 1 if wanted.is_score else NUM_EXAMPLES
+        wanted = replace(wanted, client=table.client, num_examples=size, percent=False, binary=binary)
     else:
         if wanted.client is not None:
             raise TableError([f"--client is for tables, got {wanted.client!r} with --from, which knows the names"])
         table = FRAMEWORKS[framework](Path(path))
         wanted = replace(wanted, client=table.client)
+    if about is not None:
+        about |= table.about
     return table, wanted, COMMAND._replace(table="the standard input" if path == "-" else path, place=table.place)
 
 

@@ -21,6 +21,14 @@ ODDS = "odds:"
 ANSWERED_BY = ("fresh", "trainers")
 """Who answered: clients that had no part in making the model, or clients that helped to train, tune or choose it."""
 
+ERRORS = ("wrong", "missing", "leave_out")
+"""What samples that raised an error count as, or the clients that have some."""
+_ERRORS = {
+    "wrong": "a sample that raised an error, or has no score, counts as wrong: {} of them",
+    "missing": "a client with a sample that raised an error, or has no score, gave no valid answer: {} of them",
+    "leave_out": "whether a sample raises an error, or has no score, says nothing of its loss: {} of them are left out",
+}
+
 INDEPENDENT_CLIENTS = "the clients that answered are independent draws from one meta-distribution of clients"
 INDEPENDENT_ASKED = (
     "the clients that were asked, also those that gave no valid answer, are independent draws from one "
@@ -49,6 +57,7 @@ class WhoAnswered(TypedDict, total=False):
     missing: str
     contamination: int
     answered_by: str
+    errors: str
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,9 @@ class Responses:
         `fresh` (default): the clients that answered had no part in training, tuning or choosing the model, which every
         certificate lists as an assumption. `trainers`: they had, and no certificate follows about clients that had not:
         whatever is made of these answers is an estimate. Source: math §1.1.
+    errors : str
+        What samples count as that raised an error, or have no score, and how many they are: "wrong:3"; or their
+        clients: "missing:2"; or that they were left out: "leave_out:3". Empty if there are none.
     noise : AnswerNoise or None
         What every client added to its answer.
     design : Design or None
@@ -79,8 +91,8 @@ class Responses:
     Raises
     ------
     ValueError
-        If a count is no whole number in its range, or `missing` or `answered_by` is unknown, or a design or odds are
-        given with noise or contamination, or with each other.
+        If a count is no whole number in its range, or `missing`, `answered_by` or `errors` is unknown, or a design or
+        odds are given with noise or contamination, or with each other.
     """
 
     num_clients: int
@@ -88,6 +100,7 @@ class Responses:
     missing: str = "ignore"
     contamination: int = 0
     answered_by: str = "fresh"
+    errors: str = ""
     noise: AnswerNoise | None = None
     design: Design | None = None
 
@@ -98,6 +111,7 @@ class Responses:
             num_missing=check_num_missing(self.num_missing),
             missing=check_missing(self.missing),
             answered_by=check_choice("answered_by", self.answered_by, ANSWERED_BY),
+            errors=check_errors(self.errors),
         )
         is_plain = self.noise is None and not self.contamination
         if not (self.are_independent or (is_plain and (self.design is None or self.missing == "ignore"))):
@@ -167,6 +181,7 @@ class Responses:
             "num_missing": self.num_missing,
             **({"missing": self.missing} if self.missing != "ignore" else {}),
             **({"contamination": self.contamination} if self.contamination else {}),
+            **({"errors": self.errors} if self.errors else {}),
             **({} if self.noise is None else {"noise": self.noise.to_dict()}),
             **({"answered_by": self.answered_by} if self.answered_by != "fresh" else {}),
             **({} if self.design is None else {"design": self.design.to_dict()}),
@@ -198,6 +213,7 @@ class Responses:
             INDEPENDENT_EXAMPLES,
             answers if self.noise is None else f"{answers} plus {self.noise.words}",
             *of_losses,
+            *((_ERRORS[self.errors.partition(":")[0]].format(self.errors.partition(":")[2]),) if self.errors else ()),
             *((missing,) if self.num_missing and odds == 1.0 else ()),
         )
 
@@ -321,6 +337,14 @@ def check_missing(missing: object) -> str:
     if not odds >= 1.0:
         raise ValueError(f"odds of answering must be a factor >= 1, got missing={text!r}; say {ODDS}3, or ignore")
     return "ignore" if odds == 1.0 else "worst" if odds == np.inf else f"{ODDS}{in_full(odds)}"
+
+
+def check_errors(errors: object) -> str:
+    """Return what samples with an error count as; raises ValueError unless it is empty or KIND:NUMBER."""
+    kind, _, number = errors.partition(":") if isinstance(errors, str) else ("?", "", "")
+    if errors and not (spelled(kind) in ERRORS and number.isdecimal() and int(number) > 0):
+        raise ValueError(f"errors must be KIND:NUMBER, of a kind of {', '.join(ERRORS)}, got {errors!r}; say wrong:3")
+    return f"{spelled(kind)}:{int(number)}" if errors else ""
 
 
 def check_num_missing(num_missing: object) -> int:

@@ -8,7 +8,7 @@ import gzip
 import math
 import re
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from io import BytesIO, StringIO
 from pathlib import Path
@@ -31,12 +31,15 @@ _GZIP, _PARQUET, _ZIP, _OLD_EXCEL = b"\x1f\x8b", b"PAR1", b"PK\x03\x04", b"\xd0\
 
 
 class Table(NamedTuple):
-    """A frame with a row per client, what each is called, the column that names them, and how many others are known."""
+    """A frame with a row per client, and what else its file says."""
 
     frame: Any
-    place: Callable[[int], str]
-    client: str | None = None
-    num_missing: int = 0
+    place: Callable[[int], str]  # what each row is called
+    client: str | None = None  # the column that names them
+    num_missing: int = 0  # how many others are known
+    errors: str = ""  # see `riskband.answers.responses.Responses`
+    are_binary: bool | None = None  # whether the losses of examples are 0 or 1, if the file says each
+    about: Mapping[str, str] = {}  # what was evaluated
 
 
 def read_table(path: str, numbers: Collection[str], *, is_growing: bool = False) -> Table:

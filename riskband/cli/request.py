@@ -6,13 +6,14 @@ import argparse
 import importlib.util
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import riskband as rb
 from riskband.answers.doors import TableError, Wanted
+from riskband.answers.evaluations import EVALUATIONS
 from riskband.answers.files import FRAMEWORKS, number_or_column, read_risks, read_scores
 from riskband.answers.responses import WhoAnswered, check_contamination, check_missing, check_num_missing
 from riskband.bands.methods import resolve_level_method
@@ -42,6 +43,7 @@ class Request:
     wanted: Wanted
     who: WhoAnswered
     asked: Asked
+    about: dict[str, str] = field(default_factory=dict)  # what the file says of the evaluation, once it is read
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Request:
@@ -50,12 +52,13 @@ class Request:
             name: tuple(dict.fromkeys(each)) if isinstance(each, list) and name != "range" else each
             for name, each in vars(options).items()
         }
-        said = {each: given[each] for each in WhoAnswered.__annotations__ if given[each] is not None}
-        who: Any = {"answered_by": "trainers" if options.framework in FRAMEWORKS else "fresh"} | said
+        said = {each: given[each] for each in WhoAnswered.__annotations__ if given.get(each) is not None}
+        who: Any = {"answered_by": "trainers" if options.framework in FRAMEWORKS else "fresh"}
+        who |= {"missing": "worst" if options.on_error == "missing" else "ignore"} | said  # errors are no chance
         band = "two" if options.plot_dispersion else "lower" if options.plot else ""
         given |= {"band": band, "groups": options.group is not None, "budget": given["budget"] or DEFAULT_BUDGETS}
         asked = Asked(**{each.name: given[each.name] for each in fields(Asked)})
-        if options.num_examples is None and options.score is None:
+        if options.num_examples is None and options.score is None and options.framework not in EVALUATIONS:
             raise TableError(["--num-examples must say how many examples are behind each mean, got none"])
         return cls(argparse.Namespace(**given), wanted_of(options, options.num_examples or "1"), who, asked)
 
@@ -63,7 +66,7 @@ class Request:
         """Read the table; raises `TableError` with all that is wrong with it and with what is asked."""
         problems = problems_of(self._checks()) + score_problems(self.given, self.wanted) + self._contradictions()
         said = self.given
-        read = partial(read_risks, said.file, self.wanted, framework=said.framework, noise=said.noise, **self.who)
+        read = partial(read_risks, said.file, self.wanted, noise=said.noise, **self._of_file, **self.who)
         return answers_of(read, problems)
 
     def scores(self) -> rb.ClientScores:
@@ -79,8 +82,12 @@ class Request:
         if len(self.asked.divergence) > 1:
             problems.append(f"--score takes one --divergence, got {', '.join(self.asked.divergence)}; ask for each")
         problems += score_problems(said, self.wanted, given)
-        read = partial(read_scores, said.file, self.wanted, framework=said.framework, name=str(said.score), **self.who)
+        read = partial(read_scores, said.file, self.wanted, name=str(said.score), **self._of_file, **self.who)
         return answers_of(partial(read, higher_is_better=bool(said.higher_is_better), ends=tuple(said.range)), problems)
+
+    @property
+    def _of_file(self) -> dict[str, Any]:
+        return {"framework": self.given.framework, "on_error": self.given.on_error, "about": self.about}
 
     @property
     def of_scores(self) -> dict[str, Any]:
@@ -126,6 +133,7 @@ class Request:
         method_too = f"--tune makes the band, so it cannot be {asked.method!r} too; leave out one of the two"
         target, at = asked.target is not None, asked.at is not None
         pilot, dispersion = said.pilot_share != DEFAULT_PILOT_SHARE, said.plot_dispersion is not None
+        is_counted |= said.on_error is not None
         blind = self.who["missing"] != "ignore" and not is_counted
         rules = [
             (tunes and asked.method != "berk_jones", method_too),
@@ -142,6 +150,10 @@ class Request:
                 "--target needs --mean beside --next: it asks how much shift the bound on the mean allows; add --mean",
             ),
             (blind, f"--missing {self.who['missing']} needs --num-missing: how many were asked and did not answer"),
+            (
+                said.on_error is not None and said.framework not in EVALUATIONS,
+                f"--errors needs --from {' or '.join(EVALUATIONS)}: tables hold no errors",
+            ),
             (dispersion and not asked.measure, "--plot-dispersion needs --measure: it draws these, such as gini"),
         ]
         tables = [said.file, *([self.wanted.shares] if isinstance(self.wanted.shares, str) else [])]
