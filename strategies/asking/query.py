@@ -316,7 +316,7 @@ class QueryStrategy(Strategy):
                 return nodes, [[failure] for _ in range(self.num_clients - len(found))]
             if len(found) != num_seen:
                 num_seen = len(found)
-                words = "%d of num-clients = %d SuperNodes are here; waiting for the others for %g s (node-timeout)"
+                words = "%d of num-clients = %d SuperNodes are here; waiting for the others for %.3g s (node-timeout)"
                 log(WARNING, words, num_seen, self.num_clients, max(deadline - time.monotonic(), 0.0))
             pause_until(deadline, self.poll_interval)
 
