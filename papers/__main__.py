@@ -18,7 +18,7 @@ from typing import Any
 import papers
 from papers import EXPERIMENTS
 from papers.experiment import DATA_FOLDER, Experiment, Request, load
-from riskband.pipes import read_by_a_pipe
+from riskband.wording.pipes import read_by_a_pipe
 
 EXIT_USAGE = 2
 

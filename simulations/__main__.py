@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from riskband.pipes import read_by_a_pipe
+from riskband.wording.pipes import read_by_a_pipe
 from server.problems import ConfigError
 from simulations.engine import add_engine_options, chosen_engine
 from simulations.options import EXIT_USAGE, chosen_run_config, scenario_list, scenario_parser

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from papers.__main__ import main as papers
-from riskband.pipes import read_by_a_pipe
+from riskband.wording.pipes import read_by_a_pipe
 from simulations.__main__ import main as simulations
 
 

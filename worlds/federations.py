@@ -32,7 +32,7 @@ import riskband as rb
 from protocol.checks import checked_seed
 from riskband.checks import RefusedError
 from riskband.models.losses import OWN
-from riskband.pipes import read_by_a_pipe
+from riskband.wording.pipes import read_by_a_pipe
 
 if TYPE_CHECKING:
     import pandas as pd
