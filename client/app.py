@@ -31,9 +31,19 @@ from client.signing import sign_replies
 from protocol import wire
 from protocol.examples import Held
 from protocol.hashes import code_hash, model_hash
-from protocol.questions import Answer, CandidatesQuery, ComparisonQuery, HelloAnswer, HelloQuery, LossQuery, Query
+from protocol.questions import (
+    AdversarialQuery,
+    Answer,
+    CandidatesQuery,
+    ComparisonQuery,
+    HelloAnswer,
+    HelloQuery,
+    LossQuery,
+    Query,
+)
 from protocol.secure import questions as secure
 from protocol.weight_sets import separated
+from riskband.adversaries.names import class_module
 from riskband.checks import RefusedError, check_number
 from riskband.models.losses import get_loss
 
@@ -154,6 +164,8 @@ def _numbers(query: Query, arrays: Mapping[str, np.ndarray], context: Context) -
     if query.model == NO_MODEL:
         return _own_numbers(query, arrays, context)
     require_allowed(query.model, context.node_config)
+    if isinstance(query, AdversarialQuery) and (module := class_module(query.problem.adversary)):
+        require_allowed(f"{module}:", context.node_config)
     # The examples come first: the shapes of a model that does not fit them might take all memory.
     examples = _fitting_examples(query, context)
     sets = separated(arrays, num_sets=several.num_weights) if several else [arrays]

@@ -20,7 +20,7 @@ from client.privacy import is_private
 from protocol.examples import Examples
 from riskband.checks import RefusedError
 
-DATA_KEY = "data"
+DATA_KEY, DATASET_KEY = "data", "dataset"
 NO_DATASET = "none"
 """The run config's ``dataset`` of a run in which every client brings its own examples."""
 
@@ -139,7 +139,8 @@ def load_data(place: str, node_config: Mapping[str, Any], *, is_owners: bool = T
             f'{DATA_KEY!r} must be "module:function" or an absolute path, got neither; Flower chooses a client\'s '
             "working directory"
         )
-    return _arrays(_call(imported(place), node_config, is_owners=is_owners))
+    key = DATA_KEY if is_owners else DATASET_KEY
+    return _arrays(_call(imported(place, key=key), node_config, key=key))
 
 
 def read_files(path: Path) -> tuple[Any, Any]:
@@ -264,7 +265,7 @@ def _check_bytes_alone(parts: Sequence[Any]) -> None:
         raise RefusedError("a client's examples must be all of uint8 or none, got both; convert them to one dtype")
 
 
-def imported(place: str, *, key: str = DATA_KEY) -> Callable[..., Any]:
+def imported(place: str, *, key: str) -> Callable[..., Any]:
     """Return the function at "module:function", which a key of a configuration names; raises ValueError without one."""
     module, _, name = place.partition(":")
     try:
@@ -281,7 +282,7 @@ def imported(place: str, *, key: str = DATA_KEY) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
-def _call(function: Callable[..., Any], node_config: Mapping[str, Any], *, is_owners: bool) -> Any:
+def _call(function: Callable[..., Any], node_config: Mapping[str, Any], *, key: str) -> Any:
     known = {
         "node_config": dict(node_config),
         "partition_id": node_config.get("partition-id"),
@@ -290,14 +291,14 @@ def _call(function: Callable[..., Any], node_config: Mapping[str, Any], *, is_ow
     }
     try:
         signature = inspect.signature(function)
-        arguments = {key: value for key, value in known.items() if key in signature.parameters and value is not None}
+        arguments = {name: each for name, each in known.items() if name in signature.parameters and each is not None}
         signature.bind(**arguments)
     except (TypeError, ValueError):
         raise RefusedError(
-            f"the function of {DATA_KEY!r} must need no arguments but {', '.join(known)}, got one that does; "
+            f"the function of {key!r} must need no arguments but {', '.join(known)}, got one that does; "
             "give the others defaults, and partition-id and num-partitions in the node config if it needs them"
         ) from None
-    if not is_owners and arguments.keys().isdisjoint({"node_config", "partition_id"}):
+    if key == DATASET_KEY and arguments.keys().isdisjoint({"node_config", "partition_id"}):
         raise RefusedError(
             "a function that the server names must take node_config or partition_id, got one that does not"
         )

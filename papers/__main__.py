@@ -15,8 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import papers
 from papers import EXPERIMENTS
 from papers.experiment import DATA_FOLDER, Experiment, Request, load
+from riskband.wording.pipes import read_by_a_pipe
 
 EXIT_USAGE = 2
 
@@ -31,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.name or not options.out:
         parser.error("give the name of an experiment and --out DIR, or --list")
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
-    logging.getLogger("simulations").setLevel(logging.INFO)  # what a long experiment is doing
+    logging.getLogger(papers.__name__).setLevel(logging.INFO)  # what a long experiment is doing
     out = options.out.expanduser().absolute()
     try:
         experiment = load(options.name)
@@ -159,4 +161,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(read_by_a_pipe(main))

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from riskband.wording.pipes import read_by_a_pipe
 from server.problems import ConfigError
 from simulations.engine import add_engine_options, chosen_engine
 from simulations.options import EXIT_USAGE, chosen_run_config, scenario_list, scenario_parser
@@ -64,4 +65,4 @@ def leave(status: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    leave(main())
+    leave(read_by_a_pipe(main))

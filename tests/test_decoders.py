@@ -43,7 +43,7 @@ from client.privacy import privacy_from_config
 from protocol import questions, wire
 from protocol.models import load_checkpoint
 from riskband.answers.doors import Wanted
-from riskband.answers.evaluations import inspect_table, lm_eval_table
+from riskband.answers.evaluations import Evaluation, inspect_log, lm_eval_log
 from riskband.answers.files import UNSAID, read_risks
 from riskband.cli import main, verify
 from riskband.cli.run_folder import _entries
@@ -299,6 +299,12 @@ def table(path: Path, *, framework: str | None = None, loss: str = "loss", **col
         return read_risks(str(path), Wanted(columns.pop("n", 10), loss=loss, **columns), framework=framework)
 
 
+def logged(log: Evaluation, column: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return log.table(Wanted("num_examples", accuracy=column), on_error="leave_out")
+
+
 def certified(folder: Path) -> dict[str, bytes]:
     """What `riskband certify --out` and `riskband report` write."""
     answers, *files = (folder / name for name in ("answers.csv", "certified.json", "certified.html"))
@@ -456,14 +462,17 @@ def readers(folder: Path) -> dict[str, Reader]:
         ),
         "inspect": Reader(
             (INSPECT,),
-            of_file("log.json", lambda path: inspect_table(path, "metadata:user")),
+            of_file("log.json", lambda path: logged(inspect_log(path, "metadata:user"), "match")),
             10_000,
             change=changed_json,
             reaches="riskband.answers.evaluations.object_of",
         ),
         "lm_eval": Reader(
             (LM_EVAL,),
-            of_file("samples_a_2026-01-01T00-00-00.jsonl", lambda path: lm_eval_table(path, "subject")),
+            of_file(
+                "samples_a_2026-01-01T00-00-00.jsonl",
+                lambda path: logged(lm_eval_log(path, "subject"), "acc"),
+            ),
             10_000,
             change=changed_lines,
         ),

@@ -31,6 +31,8 @@ from numpy.typing import NDArray
 import riskband as rb
 from protocol.checks import checked_seed
 from riskband.checks import RefusedError
+from riskband.models.losses import OWN
+from riskband.wording.pipes import read_by_a_pipe
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -203,6 +205,9 @@ def trained(federation: Federation, frame: pd.DataFrame, *, seed: int) -> Evalua
 def risk(name: str, context: Any) -> tuple[float, int]:
     """Return the mean loss of the client of a node, and its number of examples: an evaluator of a simulated run."""
     number = int(context.node_config["partition-id"])
+    loss = "zero_one" if FEDERATIONS[name].scale is None else OWN
+    if (asked := context.run_config.get("loss", loss)) != loss:
+        raise RefusedError(f"loss must be {loss!r} for {name}, as its card says, got {asked!r}; change it")
     try:
         losses = evaluated(name).losses
     except ValueError as error:  # whose text names a folder
@@ -289,4 +294,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(read_by_a_pipe(main))

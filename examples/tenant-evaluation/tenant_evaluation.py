@@ -6,15 +6,14 @@ inspect or lm-evaluation-harness wrote before. Only what these return leaves: th
 
 from __future__ import annotations
 
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import Context
 
-from riskband.answers.evaluations import EVALUATIONS, NUM_EXAMPLES
-from riskband.answers.frames import column
+from riskband.answers.doors import Wanted
+from riskband.answers.evaluations import NUM_EXAMPLES, evaluation
 
 if TYPE_CHECKING:
     from inspect_ai.dataset import Dataset
@@ -40,17 +39,25 @@ def evaluated(prompts: Dataset, model: str | Model) -> tuple[float, int]:
         (log,) = eval(task, model=model, log_dir=folder, log_format="json", display="none")
         if log.error is not None:
             raise RuntimeError(log.error.traceback)  # which the tenant alone can read
-        return mean_loss("inspect", Path(log.location), "match")
+        return mean_loss("inspect", log.location, "match")
 
 
 def logged_risk(context: Context) -> tuple[float, int]:
-    """Read the `log` that a `tool`, "inspect" or "lm_eval", wrote; `score` is a scorer or a metric in it."""
+    """Read the `log` that a `tool`, "inspect" or "lm_eval", wrote; `score` is a scorer or a metric in it.
+
+    `errors`, "wrong" or "leave_out", says what samples count as that raised an error: without it there is no answer.
+    """
     own = context.node_config
-    return mean_loss(str(own["tool"]), Path(str(own["log"])), str(own["score"]))
+    if absent := [name for name in ("tool", "log", "score") if name not in own]:
+        raise ValueError(f"the node config must have tool, log and score, got no {' and no '.join(absent)}; add it")
+    return mean_loss(str(own["tool"]), str(own["log"]), str(own["score"]), errors=own.get("errors"))
 
 
-def mean_loss(tool: str, log: Path, score: str) -> tuple[float, int]:
+def mean_loss(tool: str, log: str, score: str, *, errors: object = None) -> tuple[float, int]:
     """Return the mean loss over all prompts of a log, 1 minus the score, and their number."""
-    tasks = EVALUATIONS[tool](log, "task").frame
+    if errors not in (None, "wrong", "leave_out"):
+        raise ValueError(f"errors must be wrong or leave_out, got {errors!r}; leave it out to give no answer then")
+    wanted = Wanted(NUM_EXAMPLES, accuracy=score, client="task")
+    tasks = evaluation(tool, log, wanted).table(wanted, on_error=errors).frame
     sizes = tasks[NUM_EXAMPLES]
-    return float(np.average(1.0 - column(tasks, score, called=str(log)), weights=sizes)), int(np.sum(sizes))
+    return float(np.average(1.0 - tasks[score], weights=sizes)), int(np.sum(sizes))

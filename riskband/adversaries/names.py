@@ -64,7 +64,8 @@ INPUT_ADVERSARIES: dict[str, Kind] = {
     "lipschitz": Kind(proves=True),
     "sandwich": Kind(proves=True, needs_gradients=False),
 }
-"""By name. Besides "foolbox:NAME", "sandwich:ATTACK" with any attack, "smoothing:SIGMA", "square:QUERIES"."""
+"""By name. Besides "foolbox:NAME", "sandwich:ATTACK" with any attack, "smoothing:SIGMA", "square:QUERIES", and
+"module:Class" for an attack of one's own."""
 
 
 def layer_name(space: str) -> str | None:
@@ -134,7 +135,15 @@ def input_adversary(name: object) -> Kind | None:
         below = name.removeprefix(SANDWICH_PREFIX)
         attack = None if below.startswith(SANDWICH_PREFIX) else input_adversary(below)  # once
         return None if attack is None or attack.proves else replace(attack, proves=True)
-    return INPUT_ADVERSARIES.get(name)
+    return Kind() if class_module(name) else INPUT_ADVERSARIES.get(name)
+
+
+def class_module(name: str) -> str:
+    """Return the module of an adversary that is called "module:Class", as it is or in a sandwich; "" of any other."""
+    module, _, attribute = name.removeprefix(SANDWICH_PREFIX).partition(":")
+    is_other = f"{module}:" in (FOOLBOX_PREFIX, SMOOTHING_PREFIX, SQUARE_PREFIX, SANDWICH_PREFIX)
+    is_class = attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))
+    return module if is_class and not is_other else ""
 
 
 def is_exact(*, loss: str, order: int) -> bool:
@@ -225,7 +234,8 @@ def check_adversary_name(adversary: str, *, space: str) -> None:
     if space == REPRESENTATION:
         _check_choice("adversary", adversary, ("auto", *REPRESENTATION_ADVERSARIES))
     elif input_adversary(adversary) is None:
-        further = f"{FOOLBOX_PREFIX}NAME, {SMOOTHING_PREFIX}SIGMA, {SQUARE_PREFIX}QUERIES, {SANDWICH_PREFIX}ATTACK"
+        further = f"{FOOLBOX_PREFIX}NAME, {SMOOTHING_PREFIX}SIGMA, {SQUARE_PREFIX}QUERIES, {SANDWICH_PREFIX}ATTACK, "
+        further += "module:Class"
         _check_choice("adversary", adversary, tuple(INPUT_ADVERSARIES), further=further)
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 
 import numpy as np
 from torch import nn
 
 from riskband.adversaries.attacks.apgd import Apgd
-from riskband.adversaries.attacks.base import client_curves, steadied
+from riskband.adversaries.attacks.base import InputAdversary, client_curves, steadied
 from riskband.adversaries.attacks.ensembles import AUTOATTACK, InOrder
 from riskband.adversaries.attacks.fab import MinNorm
 from riskband.adversaries.attacks.foolbox import FoolboxAttack
@@ -32,12 +33,14 @@ from riskband.adversaries.names import (
     SQUARE_PREFIX,
     Smoothing,
     before_head,
+    class_module,
     num_queries,
 )
 from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.representation.ascent import AscentAdversary
 from riskband.adversaries.representation.exact import ExactAdversary, LinearHead, RepresentationAdversary
 from riskband.adversaries.spaces import split_at
+from riskband.checks import RefusedError
 
 Builder = Callable[[nn.Module, TransportProblem], Adversary]
 
@@ -77,7 +80,21 @@ def builder(name: str) -> Builder:
         return partial(FoolboxAttack, name=name.removeprefix(FOOLBOX_PREFIX))
     if name.startswith(SANDWICH_PREFIX):
         return partial(_above, builder(name.removeprefix(SANDWICH_PREFIX)))
-    return BUILDERS[name]
+    return _imported(name) if class_module(name) else BUILDERS[name]
+
+
+def _imported(name: str) -> Builder:
+    """Return the attack that is called "module:Class"; raises RefusedError if there is none that is measured here."""
+    module, _, attribute = name.partition(":")
+    try:
+        kind = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise RefusedError(
+            f"adversary must be importable on every client, got {name!r} ({type(error).__name__}); put it on PYTHONPATH"
+        ) from error
+    if not (isinstance(kind, type) and issubclass(kind, InputAdversary)):
+        raise RefusedError(f"adversary must be a subclass of InputAdversary, got {name!r}; it is measured by that")
+    return kind
 
 
 def adversarial_curves(

@@ -12,7 +12,7 @@ import numpy as np
 
 from riskband.answers import frames
 from riskband.answers.doors import Door, TableError, Wanted, read_columns
-from riskband.answers.evaluations import EVALUATIONS, NUM_EXAMPLES, object_of
+from riskband.answers.evaluations import EVALUATIONS, NUM_EXAMPLES, evaluation, object_of
 from riskband.answers.ledgers import is_ledger, ledger_table
 from riskband.answers.metrics import loss_problem
 from riskband.answers.responses import WhoAnswered
@@ -30,15 +30,23 @@ COMMAND = Door("", str, "--client ", "--not-binary", "--drop-missing", "--accura
 
 
 def read_risks(
-    path: str, wanted: Wanted, *, framework: str | None = None, noise: str | None = None, **who: Unpack[WhoAnswered]
+    path: str,
+    wanted: Wanted,
+    *,
+    framework: str | None = None,
+    on_error: str | None = None,
+    about: dict[str, str] | None = None,
+    noise: str | None = None,
+    **who: Unpack[WhoAnswered],
 ) -> ClientRisks:
     """Read one row per client, in the order of the rows: of a table, or of what a framework of `FRAMEWORKS` wrote.
 
     Raises `TableError` with every problem found, OSError if the file cannot be read, and ImportError if a package is
-    not there that it needs. For `noise` and `who`, which have only what is said, see `ClientRisks`.
+    not there that it needs. For `on_error` see `Evaluation.table`; `about` is filled with what the file says of the
+    evaluation. For `noise` and `who`, which have only what is said, see `ClientRisks`.
     """
     said: dict[str, Any] = {**who, **({} if noise is None else {"noise": noise})}
-    table, wanted, door, said = _opened(path, wanted, framework, said)
+    table, wanted, door, said = _opened(path, wanted, framework, said, on_error=on_error, about=about)
     with warnings.catch_warnings():
         # The summary says it.
         warnings.filterwarnings("ignore", "the losses are taken|num_examples may be", UserWarning)
@@ -55,13 +63,16 @@ def read_scores(
     wanted: Wanted,
     *,
     framework: str | None = None,
+    on_error: str | None = None,
+    about: dict[str, str] | None = None,
     higher_is_better: bool,
     name: str,
     ends: tuple[float, float],
     **who: Unpack[WhoAnswered],
 ) -> ClientScores:
     """Read scores that are no means, one row per client, as `read_risks` reads losses; raises its errors."""
-    table, wanted, door, said = _opened(path, wanted, framework, who)
+    worst = ends[0] if higher_is_better else ends[1]
+    table, wanted, door, said = _opened(path, wanted, framework, who, on_error=on_error, about=about, worst=worst)
     if problem := loss_problem(wanted.column, name) if higher_is_better else "":
         raise TableError([problem])
     found = read_columns(table.frame, wanted, door, is_noisy=False, contamination=said.get("contamination", 0))
@@ -83,7 +94,14 @@ def _refuse_contradictions(path: str, said: Mapping[str, Any], known: Mapping[st
 
 
 def _opened(
-    path: str, wanted: Wanted, framework: str | None, who: Mapping[str, Any]
+    path: str,
+    wanted: Wanted,
+    framework: str | None,
+    who: Mapping[str, Any],
+    *,
+    on_error: str | None,
+    about: dict[str, str] | None,
+    worst: float = 0.0,
 ) -> tuple[Table, Wanted, Door, dict[str, Any]]:
     """The table, what is read of it, what it is called, and what is said of who answered: here and by the file."""
     if is_ledger(path, framework):
@@ -100,25 +118,21 @@ def _opened(
     if framework is None:
         table = read_table(path, numbers, is_growing=wanted.is_growing)
     elif framework in EVALUATIONS:
-        if wanted.client is None:
-            raise TableError([f"--from {framework} needs --client: what a sample says of whose it is"])
-        if not isinstance(wanted.num_examples, str) and wanted.num_examples != 1:  # scores have 1
-            rule = f"--num-examples must be num_examples with --from {framework}, got {wanted.num_examples}"
-            raise TableError([f"{rule}; how many examples each client has is counted in the file"])
-        if wanted.accuracy is None and not wanted.is_score:
-            rule = f"scores of {framework} are largest where the answer is right: say --accuracy"
-            raise TableError([f"{rule}, or for another metric --score NAME --lower-is-better"])
-        table = EVALUATIONS[framework](Path(path), wanted.client)
-        if wanted.column not in (scores := [name for name in table.frame if name not in (NUM_EXAMPLES, table.client)]):
-            raise TableError([f"--column must be one of {', '.join(scores)}, got {wanted.column!r}; name a score"])
+        table = evaluation(framework, path, wanted).table(wanted, on_error=on_error, worst=worst)
         wanted = replace(wanted, client=table.client, num_examples=1 if wanted.is_score else NUM_EXAMPLES)
+        if not wanted.is_score:  # as losses, which are no accuracies that somebody has rounded
+            binary, column = wanted.binary if table.are_binary else False, wanted.column
+            table = table._replace(frame={**table.frame, column: 1.0 - table.frame[column]})
+            wanted = replace(wanted, loss=column, accuracy=None, percent=False, binary=binary)
     else:
         if wanted.client is not None:
             raise TableError([f"--client is for tables, got {wanted.client!r} with --from, which knows the names"])
         table = FRAMEWORKS[framework](Path(path))
         wanted = replace(wanted, client=table.client)
+    if about is not None:
+        about |= table.about
     door = COMMAND._replace(table="the standard input" if path == "-" else path, place=table.place)
-    return table, wanted, door, {**who, "num_missing": who.get("num_missing", 0) + table.num_missing}
+    return table, wanted, door, {**who, **table.who, "num_missing": who.get("num_missing", 0) + table.num_missing}
 
 
 def _read_shares(path: str, stratum: str) -> dict[str, float]:

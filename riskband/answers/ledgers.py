@@ -74,7 +74,8 @@ def ledger_table(path: Path) -> Table:
         who["ask"] = who_is_asked(config)
         settled = _settled(events, lines)
         failed = {each["client_id"] for each in settled["failures"]} if settled else set()
-        answers = {number: entry for number, entry in enumerate(entries, 2) if entry["client_id"] not in failed}
+        said = {number: entry for number, entry in enumerate(entries, 2) if "refusal" not in entry}
+        answers = {number: entry for number, entry in said.items() if entry["client_id"] not in failed}
         silent = config["num-clients"] - len(answers) if settled is None else len(settled["failures"])
         if config["ask"] == UNTIL_DECIDED:  # a batch comes in any order, and was asked in this one
             order = seeded_order({each["client_id"] for each in answers.values()}, seed=config["seed"])

@@ -27,6 +27,13 @@ ASK = ("all", UNTIL_DECIDED)
 """Who was asked: clients in a number that no answer had influenced, or further ones until something is decided."""
 REPEATS = ("refuse", "draws")
 """What it means that a client answers again: an error, or that it was drawn anew."""
+ERRORS = ("wrong", "missing", "leave_out")
+"""What samples that raised an error count as, or the clients that have some."""
+_ERRORS = {
+    "wrong": "a sample that raised an error, or has no score, counts as wrong: {} of them",
+    "missing": "a client with a sample that raised an error, or has no score, gave no valid answer: {} of them",
+    "leave_out": "whether a sample raises an error, or has no score, says nothing of its loss: {} of them are left out",
+}
 
 INDEPENDENT_CLIENTS = "the clients that answered are independent draws from one meta-distribution of clients"
 INDEPENDENT_ASKED = (
@@ -62,6 +69,7 @@ class WhoAnswered(TypedDict, total=False):
     answered_by: str
     ask: str
     repeats: str
+    errors: str
 
 
 @dataclass(frozen=True)
@@ -91,6 +99,9 @@ class Responses:
     repeats : {"refuse", "draws"}
         `refuse` (default): a client answers once, here and in all answers that meet these. `draws`: who answers again
         was drawn anew, and measured on new examples; the certificates list that as an assumption.
+    errors : str
+        What samples count as that raised an error, or have no score, and how many they are: "wrong:3"; or their
+        clients: "missing:2"; or that they were left out: "leave_out:3". Empty if there are none.
     noise : AnswerNoise or None
         What every client added to its answer.
     design : Design or None
@@ -99,8 +110,8 @@ class Responses:
     Raises
     ------
     ValueError
-        If a count is no whole number in its range, or `missing`, `answered_by`, `ask` or `repeats` is unknown, or a
-        design or odds are given with noise or contamination, or with each other.
+        If a count is no whole number in its range, or `missing`, `answered_by`, `ask`, `repeats` or `errors` is
+        unknown, or a design or odds are given with noise or contamination, or with each other.
     """
 
     num_clients: int
@@ -110,6 +121,7 @@ class Responses:
     answered_by: str = "fresh"
     ask: str = "all"
     repeats: str = "refuse"
+    errors: str = ""
     noise: AnswerNoise | None = None
     design: Design | None = None
 
@@ -122,6 +134,7 @@ class Responses:
             answered_by=check_choice("answered_by", self.answered_by, ANSWERED_BY),
             ask=check_choice("ask", self.ask, ASK),
             repeats=check_choice("repeats", self.repeats, REPEATS),
+            errors=check_errors(self.errors),
         )
         is_plain = self.noise is None and not self.contamination
         if not (self.are_independent or (is_plain and (self.design is None or self.missing == "ignore"))):
@@ -200,6 +213,7 @@ class Responses:
             "num_missing": self.num_missing,
             **({"missing": self.missing} if self.missing != "ignore" else {}),
             **({"contamination": self.contamination} if self.contamination else {}),
+            **({"errors": self.errors} if self.errors else {}),
             **({} if self.noise is None else {"noise": self.noise.to_dict()}),
             **({"answered_by": self.answered_by} if self.answered_by != "fresh" else {}),
             **({"ask": self.ask} if self.ask != "all" else {}),
@@ -236,6 +250,7 @@ class Responses:
             INDEPENDENT_EXAMPLES,
             answers if self.noise is None else f"{answers} plus {self.noise.words}",
             *of_losses,
+            *((_ERRORS[self.errors.partition(":")[0]].format(self.errors.partition(":")[2]),) if self.errors else ()),
             *((missing,) if self.num_missing and odds == 1.0 else ()),
             *((REPEATS_ARE_DRAWS,) if self.repeats == "draws" else ()),
         )
@@ -372,6 +387,14 @@ def check_missing(missing: object) -> str:
     if not odds >= 1.0:
         raise ValueError(f"odds of answering must be a factor >= 1, got missing={text!r}; say {ODDS}3, or ignore")
     return "ignore" if odds == 1.0 else "worst" if odds == np.inf else f"{ODDS}{in_full(odds)}"
+
+
+def check_errors(errors: object) -> str:
+    """Return what samples with an error count as; raises ValueError unless it is empty or KIND:NUMBER."""
+    kind, _, number = errors.partition(":") if isinstance(errors, str) else ("?", "", "")
+    if errors and not (spelled(kind) in ERRORS and number.isdecimal() and int(number) > 0):
+        raise ValueError(f"errors must be KIND:NUMBER, of a kind of {', '.join(ERRORS)}, got {errors!r}; say wrong:3")
+    return f"{spelled(kind)}:{int(number)}" if errors else ""
 
 
 def check_num_missing(num_missing: object) -> int:

@@ -32,18 +32,16 @@ _GZIP, _PARQUET, _ZIP, _OLD_EXCEL = b"\x1f\x8b", b"PAR1", b"PK\x03\x04", b"\xd0\
 
 
 class Table(NamedTuple):
-    """A frame with a row per client, what each is called, the column that names them, and how many others are known.
-
-    What a file says beside its rows, no option may contradict: of its columns, by the fields of `Wanted`, and of who
-    answered, by keywords of answers.
-    """
+    """A frame with a row per client, and what else its file says, which no option may contradict."""
 
     frame: Any
-    place: Callable[[int], str]
-    client: str | None = None
-    num_missing: int = 0
-    columns: Mapping[str, Any] = MappingProxyType({})
-    who: Mapping[str, Any] = MappingProxyType({})
+    place: Callable[[int], str]  # what each row is called
+    client: str | None = None  # the column that names them
+    num_missing: int = 0  # how many others are known
+    columns: Mapping[str, Any] = MappingProxyType({})  # by the fields of `Wanted`
+    who: Mapping[str, Any] = MappingProxyType({})  # answered, by keywords of answers
+    are_binary: bool | None = None  # whether the losses of examples are 0 or 1, if the file says each
+    about: Mapping[str, str] = MappingProxyType({})  # what was evaluated
 
 
 def read_table(path: str, numbers: Collection[str], *, is_growing: bool = False) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ import riskband as rb
 from riskband.answers.evaluations import EVALUATIONS
 from riskband.answers.files import FRAMEWORKS
 from riskband.answers.ledgers import is_ledger
-from riskband.answers.responses import ANSWERED_BY, MISSING, REPEATS
+from riskband.answers.responses import ANSWERED_BY, ERRORS, MISSING, REPEATS
 from riskband.bands.band import SIDES
 from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.bands.methods import MOST_FOR_ALL_RANKS
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
         binary = risks.binary if knows_loss else request.wanted.binary
         say(summary(found, risks, how_read=how_read(request.wanted), binary=binary))
     indent = 1 if risks.num_clients <= MOST_FOR_ALL_RANKS else None  # a million lines take minutes
-    write(found, given, say=say, indent=indent)
+    write(found, given, say=say, indent=indent, known=request.about)
     drawn = partial(draw, found, measures=asked.measure, title=Path(given.file).name, say=say)
     drawn(plot=given.plot, plot_dispersion=given.plot_dispersion)
     return 0 if found.gate is None else found.gate.exit_status
@@ -71,16 +71,26 @@ def _run_on_scores(request: Request) -> int:
     found = certified_on_scale(scores, **request.of_scores)
     if not request.given.json:
         say(summary_on_scale(found, scores, how_read=f"column {request.wanted.column!r} read as {scores.name}"))
-    write(found, request.given, say=say)
+    write(found, request.given, say=say, known=request.about)
     return 0 if found.gate is None else found.gate.exit_status
 
 
-def write(found: Findings, request: Any, *, say: Callable[..., None], indent: int | None = 1) -> None:
-    """Print the findings as JSON and write them to a file, as a command's `json`, `out` and `about` ask."""
+def write(
+    found: Findings,
+    request: Any,
+    *,
+    say: Callable[..., None],
+    indent: int | None = 1,
+    known: Mapping[str, str] | None = None,
+) -> None:
+    """Print the findings as JSON and write them to a file, as a command's `json`, `out` and `about` ask.
+
+    `known` is what the files say of the evaluation, unless the user says it.
+    """
     if not (request.json or request.out):
         return
-    said = {"about": about(request.about)} if request.about else {}
-    text = json.dumps(found.to_document() | said, indent=indent, allow_nan=False)
+    said = {**(known or {}), **about(request.about)}
+    text = json.dumps(found.to_document() | ({"about": said} if said else {}), indent=indent, allow_nan=False)
     if request.json:
         print(text)
     if request.out:
@@ -118,21 +128,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     frameworks = "FILE is NVFlare's cross_val_results.json, a folder of FL4Health's reports of clients"
     evaluations = "a log of inspect (--client metadata:KEY), a folder of lm_eval's samples (--client task, or a field)"
     add_score(table)
-    add(
-        "--from",
-        help=f"{frameworks}, {evaluations}",
-        dest="framework",
-        type=spelled,
-        choices=(*FRAMEWORKS, *EVALUATIONS),
-    )
+    add_tool(table, f"{frameworks}, {evaluations}", (*FRAMEWORKS, *EVALUATIONS))
 
     add = topic("who answered")
-    fresh = "fresh (default, but with --from): the clients had no part in training, tuning or choosing the model"
-    trainers = "trainers: they had, so nothing is certified and all bounds are estimates"
+    fresh = "fresh (default): the clients had no part in training, tuning or choosing the model"
+    tools = f"default with --from {' and '.join(FRAMEWORKS)}"
+    trainers = f"trainers ({tools}): they had, so nothing is certified and all bounds are estimates"
     add("--answered-by", help=f"{fresh}; {trainers}", type=spelled, choices=ANSWERED_BY)
     more = "clients that were asked and did not answer, beside those that FILE names (default: 0)"
     add("--num-missing", help=more, type=int, metavar="N")
-    as_what = "ignore: they are missing at random (default), worst, or odds:GAMMA: odds of answering differ by no more"
+    as_what = (
+        "ignore: they are missing at random (default), worst (default with --errors missing), or odds:GAMMA: odds of "
+        "answering differ by no more"
+    )
     add("--missing", help=as_what, metavar="|".join((*MISSING, "odds:GAMMA")))
 
     add = topic("what to certify")
@@ -186,6 +194,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--pilot-share", help=share, type=float, default=DEFAULT_PILOT_SHARE)
     orders = "order in which bets see the clients, if fixed before any answer was seen (default: averaged over orders)"
     add("--seed", help=f"{orders}; draw of the pilot of --tune (default: 0)", type=int)
+
+
+def add_tool(group: Any, help: str, tools: Iterable[str]) -> None:
+    """Add what says which tool wrote the file, and what errors in it count as."""
+    group.add_argument("--from", help=help, dest="framework", type=spelled, choices=tuple(tools))
+    what = "samples of a log that raised an error or have no score: they are wrong, their clients missing, or left out"
+    group.add_argument("--errors", help=what, dest="on_error", type=spelled, choices=ERRORS)
 
 
 def add_score(group: Any) -> None:

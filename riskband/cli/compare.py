@@ -9,11 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import riskband as rb
+from riskband.answers.doors import Wanted
+from riskband.answers.evaluations import EVALUATIONS, changes_between, evaluation
+from riskband.answers.files import COMMAND
 from riskband.answers.ledgers import is_ledger, model_problems
 from riskband.answers.responses import ANSWERED_BY
 from riskband.checks import check_delta, spelled
-from riskband.cli.certify import AGAIN, add_columns, write
-from riskband.cli.request import how_read, output_problems, problems_of, risks_of, unsaid, wanted_of, who_answered
+from riskband.cli.certify import AGAIN, add_columns, add_tool, write
+from riskband.cli.request import (
+    answers_of,
+    how_read,
+    output_problems,
+    problems_of,
+    risks_of,
+    unsaid,
+    wanted_of,
+    who_answered,
+)
 from riskband.cli.terminal import summary_on_scale
 from riskband.functionals.quantiles import SINGLE_LOCAL
 from riskband.plots.bands import save_figure
@@ -31,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     problems = problems_of([partial(about, options.about), partial(check_delta, options.delta)])
     problems += output_problems(files, options.out, plot=options.plot)
     problems += unsaid(files, options) + model_problems(files, hashes=())
-    if options.client is None and not all(map(is_ledger, files)):
+    if options.client is None and options.framework is None and not all(map(is_ledger, files)):
         rule = "--client must name the column by which clients are matched, got none"
         problems.append(f"{rule}; the ledger of a run knows it")
     if len(options.divergence) > 1:
@@ -39,22 +51,20 @@ def run(options: argparse.Namespace) -> int:
     if many and (options.out or options.json or options.plot):
         rule = "--out, --json and --plot are for one new model"
         problems.append(f"{rule}; say --delta 0.05 / (number of models) for each")
-    who: dict[str, Any] = {"answered_by": options.answered_by, "num_missing": options.num_missing}
-    old, *new = risks_of(files, wanted, problems, **who)
+    changes_of_all, known = _read(options, wanted, problems)
     say = partial(print, file=sys.stderr) if options.json else print
-    say(who_answered(files, old, *new))
+    say(who_answered(files, *changes_of_all))
     asked = {name: getattr(options, name) for name in ("require", "population", "local")}
     asked |= {"numbers": options.number, "num_next": options.next, "divergence": next(iter(options.divergence), None)}
     asked["budget"] = options.budget or (list(_BUDGETS) if options.divergence else 0.0)
     statuses, models = [], []
-    for file, each in zip(options.new, new, strict=True):
-        changes = rb.ClientChanges.between(old, each)
+    for file, changes in zip(options.new, changes_of_all, strict=True):
         found = rb.compare(changes, delta=options.delta / len(options.new), **asked)
         title = f"{Path(options.old).name} to {Path(file).name}, {how_read(wanted)}"
         say(summary_on_scale(found, changes, how_read=title))
         statuses.append(0 if found.gate is None else found.gate.exit_status)
         models.append(("own", found.delta))
-        write(found, options, say=say)
+        write(found, options, say=say, known=known)
         if options.plot:
             shown = [made for made in found.certificates.values() if not made.axes]
             figure = changes_figure(changes.values, old_risks=changes.old, certificates=shown, title=Path(file).name)
@@ -66,14 +76,35 @@ def run(options: argparse.Namespace) -> int:
     return next(status for status in EXIT_STATUS.values() if status in statuses)
 
 
+def _read(
+    options: argparse.Namespace, wanted: Wanted, problems: list[str]
+) -> tuple[list[rb.ClientChanges], dict[str, str]]:
+    """The changes to each new model, and what the files say of the evaluation; raises `TableError`."""
+    files = [options.old, *options.new]
+    who: dict[str, Any] = {"answered_by": options.answered_by, "num_missing": options.num_missing}
+    if options.framework is None:
+        if options.on_error is not None:
+            problems.append(f"--errors needs --from {' or '.join(EVALUATIONS)}: tables hold no errors")
+        old, *new = risks_of(files, wanted, problems, **who)
+        return [rb.ClientChanges.between(old, each) for each in new], {}
+    problems += wanted.problems(COMMAND, is_noisy=False)
+    first, *others = answers_of(lambda: [evaluation(options.framework, file, wanted) for file in files], problems)
+    who = {name: value for name, value in who.items() if value is not None}
+    who |= {"on_error": options.on_error, "missing": "worst" if options.on_error == "missing" else "ignore"}
+    said = {key: [log.about[key] for log in (first, *others) if key in log.about] for key in first.about}
+    known = {key: ", then ".join(dict.fromkeys(values)) for key, values in said.items()}
+    return [changes_between(first, log, wanted, **who) for log in others], known
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Tell the parser of the sub-command what it takes."""
     parser.usage = "riskband compare OLD NEW [NEW ...] --client COLUMN --num-examples N|COLUMN [options]"
     add = parser.add_argument
-    add("old", help="table with one row per client, measured with the old model", metavar="OLD")
+    add("old", help="table with one row per client, or a log, measured with the old model", metavar="OLD")
     add("new", nargs="+", help="the same clients with a new model; several share delta", metavar="NEW")
-    add("--num-examples", metavar="N|COLUMN", help="examples behind each mean, the same in both tables")
+    add("--num-examples", metavar="N|COLUMN", help="of tables: examples behind each mean, the same in both")
     add_columns(parser)
+    add_tool(parser, "OLD and NEW are logs of this tool, of the same samples; for --client see certify", EVALUATIONS)
     add("--answered-by", type=spelled, choices=ANSWERED_BY, help="as for certify (default: fresh)")
     add("--num-missing", type=int, metavar="N", help="clients that were asked and did not answer")
     add("--delta", type=float, default=0.05, help="probability that anything certified fails (default: 0.05)")

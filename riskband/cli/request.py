@@ -6,13 +6,14 @@ import argparse
 import importlib.util
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import riskband as rb
 from riskband.answers.doors import TableError, Wanted
+from riskband.answers.evaluations import EVALUATIONS
 from riskband.answers.files import FRAMEWORKS, UNSAID, number_or_column, read_risks, read_scores
 from riskband.answers.ledgers import is_ledger
 from riskband.answers.responses import (
@@ -52,6 +53,7 @@ class Request:
     wanted: Wanted
     who: WhoAnswered
     asked: Asked
+    about: dict[str, str] = field(default_factory=dict)  # what the file says of the evaluation, once it is read
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Request:
@@ -61,7 +63,8 @@ class Request:
             for name, each in vars(options).items()
         }
         said = {name: given[name] for name in WhoAnswered.__annotations__ if given.get(name) is not None}
-        who: Any = ({"answered_by": "trainers"} if options.framework in FRAMEWORKS else {}) | said
+        who: Any = {"answered_by": "trainers"} if options.framework in FRAMEWORKS else {}
+        who |= ({"missing": "worst"} if options.on_error == "missing" else {}) | said  # errors are no chance
         band = "two" if options.plot_dispersion else "lower" if options.plot else ""
         given |= {"band": band, "groups": options.group is not None, "budget": given["budget"] or DEFAULT_BUDGETS}
         asked = Asked(**{each.name: given[each.name] for each in fields(Asked)})
@@ -73,7 +76,7 @@ class Request:
         """Read the table; raises `TableError` with all that is wrong with it and with what is asked."""
         problems = problems_of(self._checks()) + score_problems(self.given, self.wanted) + self._contradictions()
         said = self.given
-        read = partial(read_risks, said.file, self.wanted, framework=said.framework, noise=said.noise, **self.who)
+        read = partial(read_risks, said.file, self.wanted, noise=said.noise, **self._of_file, **self.who)
         return answers_of(read, problems)
 
     def scores(self) -> rb.ClientScores:
@@ -89,8 +92,12 @@ class Request:
         if len(self.asked.divergence) > 1:
             problems.append(f"--score takes one --divergence, got {', '.join(self.asked.divergence)}; ask for each")
         problems += score_problems(said, self.wanted, given)
-        read = partial(read_scores, said.file, self.wanted, framework=said.framework, name=str(said.score), **self.who)
+        read = partial(read_scores, said.file, self.wanted, name=str(said.score), **self._of_file, **self.who)
         return answers_of(partial(read, higher_is_better=bool(said.higher_is_better), ends=tuple(said.range)), problems)
+
+    @property
+    def _of_file(self) -> dict[str, Any]:
+        return {"framework": self.given.framework, "on_error": self.given.on_error, "about": self.about}
 
     @property
     def of_scores(self) -> dict[str, Any]:
@@ -137,6 +144,7 @@ class Request:
         method_too = f"--tune makes the band, so it cannot be {asked.method!r} too; leave out one of the two"
         target, at = asked.target is not None, asked.at is not None
         pilot, dispersion = said.pilot_share != DEFAULT_PILOT_SHARE, said.plot_dispersion is not None
+        is_counted |= said.on_error is not None
         blind = missing != "ignore" and not is_counted
         rules = [
             (tunes and asked.method != "berk_jones", method_too),
@@ -153,6 +161,10 @@ class Request:
                 "--target needs --mean beside --next: it asks how much shift the bound on the mean allows; add --mean",
             ),
             (blind, f"--missing {missing} needs --num-missing: how many were asked and did not answer"),
+            (
+                said.on_error is not None and said.framework not in EVALUATIONS,
+                f"--errors needs --from {' or '.join(EVALUATIONS)}: tables hold no errors",
+            ),
             (dispersion and not asked.measure, "--plot-dispersion needs --measure: it draws these, such as gini"),
         ]
         tables = [said.file, *([self.wanted.shares] if isinstance(self.wanted.shares, str) else [])]
@@ -208,7 +220,7 @@ def unsaid(files: Iterable[str], options: Any) -> list[str]:
     """Return what must be said of tables, and is not; the ledger of a run knows it."""
     rule = "--num-examples must say how many examples are behind each mean, got none; the ledger of a run knows it"
     framework = getattr(options, "framework", None)
-    has_tables = not all(is_ledger(file, framework) for file in files)
+    has_tables = framework not in EVALUATIONS and not all(is_ledger(file, framework) for file in files)
     return [rule] if options.num_examples is None and has_tables else []
 
 

@@ -110,10 +110,12 @@ class ResultFolder:
         yield from (f"{CERTIFICATE_FOLDER}/{path.name}" for path in (self.path / CERTIFICATE_FOLDER).glob("*.json"))
 
     def _require_ours(self, name: str, listed: Mapping[str, str]) -> None:
-        """Raise FolderError unless a file is as a run wrote it; of one that grows, its beginning says so."""
+        """Raise FolderError unless a run of this user wrote a file so; of one that grows, its beginning says so."""
         path = self.path / name
         problem = "is no file"
-        if path.is_file():
+        if path.is_file() and path.stat().st_uid != os.geteuid():
+            problem = "belongs to another user"
+        elif path.is_file():
             # What a crash of the machine left empty holds nothing that could be lost.
             is_ours = name in listed and (_sha256(path) == listed[name] or not path.stat().st_size)
             if name in _GROWING:

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from logging import INFO
+from logging import INFO, WARNING
 from typing import Any
 
 import numpy as np
@@ -307,7 +307,7 @@ class QueryStrategy(Strategy):
 
     def _wait_for_nodes(self, grid: Grid) -> tuple[list[Node], list[Replies]]:
         """The nodes that are there, and what came back from each that is not: a failure."""
-        deadline = time.monotonic() + self.node_timeout
+        deadline, num_seen = time.monotonic() + self.node_timeout, -1
         while True:
             found = {each.node_id: each.name for each in grid.get_nodes()}
             if len(found) >= self.num_clients or time.monotonic() >= deadline:
@@ -319,6 +319,10 @@ class QueryStrategy(Strategy):
                 failure = Failure(None, FailureReason.NODE_MISSING, detail)
                 nodes = [self._node(node_id) for node_id in sorted(found)]
                 return nodes, [[failure] for _ in range(self.num_clients - len(found))]
+            if len(found) != num_seen:
+                num_seen = len(found)
+                words = "%d of num-clients = %d SuperNodes are here; waiting for the others for %.3g s (node-timeout)"
+                log(WARNING, words, num_seen, self.num_clients, max(deadline - time.monotonic(), 0.0))
             pause_until(deadline, self.poll_interval)
 
     def _require_quorum(self, outcome: RoundOutcome[Any]) -> None:

@@ -33,6 +33,8 @@ def risk(context): return 0.25, 8
 def data(partition_id=0):
     import numpy as np
     return np.zeros((4, 3), np.float32), np.zeros(4, np.int64)
+from riskband.adversaries.attacks.pgd import Pgd
+class Attack(Pgd): pass
 """
 
 
@@ -121,8 +123,15 @@ OF_A_MODEL = [
     (CandidatesQuery(NAMED, (3,), 2, (Candidate("one", 0, "brier"),)), [ARRAYS]),
     (ComparisonQuery("brier", NAMED, (3,), 2), [ARRAYS, ARRAYS]),
 ]
+OF_AN_ATTACK = {
+    name: adversarial_query(
+        "brier", "mlp", (3,), 2, order=1, radii=(0.0, 0.1), multipliers=(1.0,), space="input", adversary=name
+    )
+    for name in ("hospital.nets:Attack", "sandwich:hospital.nets:Attack")
+}
 PLACES = {
     **{f"model of a {type(query).__name__}": ({}, query, arrays, {}) for query, arrays in OF_A_MODEL},
+    **{f"adversary {name}": ({}, query, ARRAYS, {}) for name, query in OF_AN_ATTACK.items()},
     "dataset of the run": ({"allow-run-dataset": True}, PLAIN, ARRAYS, {"dataset": "hospital.nets:data"}),
     "evaluator of the run": (
         {"allow-run-dataset": True},
@@ -167,6 +176,7 @@ IMPORTING = {
     # Who calls these in a client is in the next test.
     "client/data.py: import_module(module)",
     "protocol/models.py: import_module(module)",
+    "riskband/adversaries/registry.py: import_module(module)",  # app._numbers asks
     # Names that stand in our code.
     "riskband/adversaries/__init__.py: import_module(f'{__name__}.{_MODULES[name]}')",
     "riskband/answers/tables.py: import_module(engine)",

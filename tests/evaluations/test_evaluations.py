@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import json
+import re
 import shutil
 from collections import defaultdict
 from pathlib import Path
@@ -12,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from riskband.answers.doors import TableError
-from riskband.answers.evaluations import inspect_table, lm_eval_table
+import riskband as rb
+from riskband.answers.doors import TableError, Wanted
+from riskband.answers.evaluations import inspect_log, lm_eval_log
 from riskband.cli import main
 
 HERE = Path(__file__).parent
@@ -26,6 +28,22 @@ def log(tmp_path):
     path = tmp_path / "log.json"
     path.write_bytes(gzip.decompress((HERE / "inspect.json.gz").read_bytes()))
     return path
+
+
+@pytest.fixture
+def failed_log(tmp_path):
+    """One in which a sample of user-3 raised in one of its four epochs: `write_inspect.py`."""
+    path = tmp_path / "errors.json"
+    path.write_bytes(gzip.decompress((HERE / "inspect_errors.json.gz").read_bytes()))
+    return path
+
+
+def inspect_table(log, client, column="match"):
+    return inspect_log(log, client).table(Wanted("num_examples", accuracy=column))
+
+
+def lm_eval_table(path, client, column="acc"):
+    return lm_eval_log(path, client).table(Wanted("num_examples", accuracy=column))
 
 
 def changed(log, change):
@@ -81,10 +99,10 @@ def test_several_filters_of_a_document_are_columns_of_their_own(tmp_path):
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     both = [line | {"filter": name, "acc": acc} for line in lines for name, acc in (("strict", 0.0), ("loose", 1.0))]
     (tmp_path / file.name).write_text("\n".join(map(json.dumps, both)))
-    table = lm_eval_table(tmp_path, "author")
-    assert table.frame["num_examples"].tolist() == [2, 2, 2]
-    assert table.frame["acc,strict"].tolist() == [0.0] * 3
-    assert table.frame["acc,loose"].tolist() == [1.0] * 3
+    for column, score in {"acc,strict": 0.0, "acc,loose": 1.0}.items():
+        table = lm_eval_table(tmp_path, "author", column)
+        assert table.frame["num_examples"].tolist() == [2, 2, 2]
+        assert table.frame[column].tolist() == [score] * 3
 
 
 def test_the_command_certifies_either_and_takes_the_users_for_fresh_clients(log, capsys):
@@ -111,6 +129,227 @@ def test_scores_are_not_read_as_losses(log, capsys, path, tool, client):
     assert "say --accuracy" in capsys.readouterr().err
 
 
+OF_USERS = ("--from", "inspect", "--client", "metadata:user", "--column", "match", "--accuracy")
+
+
+def certified(*arguments, capsys):
+    """What the command writes of these."""
+    assert main(["certify", *map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def expected_of(failed_log, errors):
+    """The risk of each user and its number of examples, from the scores that inspect wrote: C and I."""
+    scores = defaultdict(dict)
+    for sample in json.loads(failed_log.read_text())["samples"]:
+        score = sample["scores"].get("match")
+        if score is not None or errors == "wrong":
+            of_example = scores[sample["metadata"]["user"]].setdefault(sample["id"], [])
+            of_example.append(float(score is None or score["value"] == "I"))
+    if errors == "missing":
+        del scores["user-3"]
+    means = {user: [np.mean(each) for each in found.values()] for user, found in sorted(scores.items())}
+    return {user: (np.mean(each), len(each)) for user, each in means.items()}
+
+
+STATED = {
+    "wrong": "a sample that raised an error, or has no score, counts as wrong: 1 of them",
+    "missing": "a client with a sample that raised an error, or has no score, gave no valid answer: 1 of them",
+    "leave-out": "whether a sample raises an error, or has no score, says nothing of its loss: 1 of them are left out",
+}
+
+
+@pytest.mark.parametrize("errors", STATED)
+def test_what_an_error_counts_as_is_said_and_stands_in_every_certificate(failed_log, capsys, errors):
+    """Four epochs of an example are one loss in [0, 1], and no share of examples."""
+    found = certified(failed_log, *OF_USERS, "--errors", errors, "--mean", capsys=capsys)
+    expected = expected_of(failed_log, errors)
+    mean = found["certificates"]["mean"]
+    answers = mean["recipe"]["answers"]
+    pairs = zip(answers["values"], answers["num_examples"], strict=True)
+    assert dict(zip(answers["names"], map(pytest.approx, pairs), strict=True)) == expected
+    assert answers["binary"] is False
+    assert STATED[errors] in mean["assumptions"]
+    assert not any("missing at random" in line for line in mean["assumptions"])  # an error on long prompts is not
+    assert (answers["num_missing"], answers.get("missing")) == ((1, "worst") if errors == "missing" else (0, None))
+    assert rb.verify(mean).ok
+    told = "the 1 clients that were asked but gave no valid answer are missing at random"
+    if errors == "missing":  # a user may say so
+        random = certified(failed_log, *OF_USERS, "--errors", errors, "--missing", "ignore", "--mean", capsys=capsys)
+        assert told in random["certificates"]["mean"]["assumptions"]
+
+
+def test_left_out_samples_are_averaged_as_inspect_itself_does(failed_log):
+    (reduced,) = [each for each in json.loads(failed_log.read_text())["reductions"] if each["scorer"] == "match"]
+    means = {each["sample_id"]: each["value"] for each in reduced["samples"]}
+    risks = inspect_log(failed_log, "metadata:user").risks("match", on_error="leave_out")
+    for name, risk in zip(risks.names, risks.values, strict=True):
+        user = name.removeprefix("user-")
+        assert risk == pytest.approx(1.0 - (means[f"{user}-0"] + means[f"{user}-1"]) / 2)
+
+
+def test_whose_every_sample_failed_is_missing_by_name(failed_log):
+    def change(content):
+        for sample in content["samples"]:
+            if sample["metadata"]["user"] == "user-2":
+                sample["scores"] = {}
+
+    log = inspect_log(changed(failed_log, change), "metadata:user")
+    with pytest.warns(UserWarning, match="1 client counts as missing, .*: user-2"):
+        risks = log.risks("match", on_error="leave_out", num_missing=3)
+    assert (risks.num_missing, risks.responses.errors) == (4, "leave_out:9")
+    assert risks.names == ("user-0", "user-1", "user-3", "user-4")
+
+
+def test_a_score_that_is_no_mean_has_its_bad_end_where_a_sample_failed(failed_log, capsys):
+    asked = [*OF_USERS[:-1], "--errors", "wrong", "--score", "toughness", "--range", "0", "4"]
+    for better, worst in (("--higher-is-better", 0.0), ("--lower-is-better", 4.0)):
+        found = certified(failed_log, *asked, better, "--mean", capsys=capsys)
+        (value,) = [
+            value
+            for made in list(found["certificates"].values())[:1]
+            for name, value in zip(*(made["recipe"]["answers"][each] for each in ("names", "values")), strict=True)
+            if name == "user-3"
+        ]
+        assert value == pytest.approx(((1 + 1 + 1 + 0) / 4 + (1 + worst + 0 + 1) / 4) / 2)
+
+
+def test_the_model_task_and_date_of_a_log_are_on_the_page_unless_the_user_says_others(log, tmp_path, capsys):
+    found, page = tmp_path / "found.json", tmp_path / "page.html"
+    command = ["certify", str(log), *OF_USERS, "--mean", "--out", str(found)]
+    assert main([*command, "--about", "author=A. Turing", "task=addition"]) == 0
+    date = json.loads(log.read_text())["eval"]["created"]
+    about = {"model": "mockllm/model", "task": "addition", "date": date, "author": "A. Turing"}
+    assert json.loads(found.read_text())["about"] == about
+    assert main(["report", str(found), "--out", str(page)]) == 0
+    for line in about.values():
+        assert line in page.read_text()
+
+
+def test_lm_evals_model_is_that_of_the_results_beside_the_samples(tmp_path):
+    for file in LM_EVAL.iterdir():
+        shutil.copy(file, tmp_path)
+    date = "2026-11-26T09-35-55.357034"
+    about = {"task": "toy_algebra, toy_history, toy_law", "date": date}
+    assert lm_eval_log(tmp_path, "author").about == about
+    (tmp_path / f"results_{date}.json").write_text(json.dumps({"model_source": "hf", "model_name": "pythia"}))
+    assert lm_eval_log(tmp_path, "author").about == {"model": "pythia", **about}
+
+
+def harness_logs(folder, change):
+    """Samples of another model: the same documents, and scores that are changed."""
+    folder.mkdir()
+    for file in LM_EVAL.iterdir():
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        (folder / file.name).write_text("".join(json.dumps(change(line)) + "\n" for line in lines))
+    return folder
+
+
+def test_two_logs_are_compared_sample_by_sample(tmp_path, capsys):
+    new = harness_logs(tmp_path / "new", lambda line: line | {"acc": 1.0 if line["doc_id"] % 3 else 0.0})
+    asked = ["--from", "lm-eval", "--client", "author", "--column", "acc", "--accuracy", "--delta", "0.2"]
+    assert main(["compare", str(LM_EVAL), str(new), *asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["certificates"]["change"]
+    worse, better, wrong = (dict.fromkeys(("author-0", "author-1", "author-2"), 0) for _ in range(3))
+    for file in LM_EVAL.iterdir():
+        lines = [
+            [json.loads(line) for line in (folder / file.name).read_text().splitlines()] for folder in (LM_EVAL, new)
+        ]
+        for before, after in zip(*lines, strict=True):
+            author = before["doc"]["author"]
+            worse[author] += before["acc"] > after["acc"]
+            better[author] += before["acc"] < after["acc"]
+            wrong[author] += before["acc"] == 0.0
+    counts = [list(each.values()) for each in (worse, better)]
+    changes = rb.ClientChanges.from_counts(*counts, 6, old_wrong=list(wrong.values()), names=list(worse))
+    assert sum(counts[0]) > 0 < sum(counts[1])
+    assert found["recipe"]["answers"] == changes.to_dict()
+    assert found["value"] == rb.compare(changes, delta=0.2).certificates["change"].to_dict()["value"]
+    assert main(["compare", str(LM_EVAL), str(new), *asked, "--not-binary", "--json"]) == 0
+    rough = json.loads(capsys.readouterr().out)["certificates"]["change"]["recipe"]["answers"]
+    assert "num_worse" not in rough
+
+
+@pytest.mark.parametrize("errors", ["wrong", "missing", "leave_out"])
+def test_what_failed_in_one_log_counts_in_both(failed_log, tmp_path, capsys, errors):
+    def change(content):
+        content["eval"]["model"] = "tired/other"
+        for sample in content["samples"]:
+            sample["scores"] = {"match": {"value": "C"}}
+
+    new = changed(Path(shutil.copy(failed_log, tmp_path / "new.json")), change)
+    asked = [*OF_USERS, "--errors", errors, "--out", str(tmp_path / "found.json")]
+    assert main(["compare", str(failed_log), str(new), *asked]) == 0
+    found = json.loads((tmp_path / "found.json").read_text())
+    answers = found["certificates"]["change"]["recipe"]["answers"]
+    expected = expected_of(failed_log, errors)
+    assert answers["names"] == list(expected)
+    np.testing.assert_allclose(answers["old"], [risk for risk, _ in expected.values()])
+    assert answers["new"] == [0.0] * len(expected)
+    assert answers["errors"] == f"{errors}:1"
+    assert answers["num_missing"] == (errors == "missing")
+    assert found["about"]["model"] == "tired/model, then tired/other"
+    assert "1 clients" not in capsys.readouterr().err
+
+
+def other_target(content):
+    content["samples"][0]["target"] = "5"
+
+
+def one_less(content):
+    content["samples"] = [sample for sample in content["samples"] if sample["id"] != "4-1"]
+
+
+def no_number(content):
+    content["samples"][0]["scores"]["match"]["value"] = "great"
+
+
+def beyond(content):  # two that would average to a valid score
+    for epoch, value in enumerate((3.0, -2.0)):
+        content["samples"][10 * epoch]["scores"]["match"]["value"] = value
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "problem"),
+    [
+        (
+            None,
+            (),
+            "none where 1 samples of .*errors.json, of user-3, raised .*--errors wrong, missing .*, or leave-out",
+        ),
+        (None, ("--errors", "wrong", "--binary"), "--binary needs a score of 0 or 1 for each example, in one epoch"),
+        (beyond, ("--errors", "wrong"), "scores must be numbers from 0 to 1, got 3.0 of sample '0-0' of client user-0"),
+        (no_number, ("--errors", "wrong"), "scores must be numbers from 0 to 1, got 'great' of sample '0-0'"),
+        (None, ("--errors", "wrong", "--num-examples", "7"), "--num-examples must be num_examples with --from inspect"),
+    ],
+)
+def test_scores_that_are_no_losses_give_no_number(failed_log, capsys, change, more, problem):
+    log = failed_log if change is None else changed(failed_log, change)
+    assert main(["certify", str(log), *OF_USERS, *more]) == 2
+    out, err = capsys.readouterr()
+    assert re.search(problem, err)
+    assert out == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [(other_target, r"only in .*: '0-0' of user-0; evaluate"), (one_less, r"only in .*errors.json: '4-1' of user-4;")],
+)
+def test_logs_of_other_samples_are_not_compared(failed_log, tmp_path, capsys, change, problem):
+    new = changed(Path(shutil.copy(failed_log, tmp_path / "new.json")), change)
+    assert main(["compare", str(failed_log), str(new), *OF_USERS, "--errors", "wrong"]) == 2
+    assert re.search(f"both logs must be of the same samples, .*{problem}", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("command", [("certify", "{}"), ("compare", "{}", "{}")])
+def test_errors_are_of_logs_and_a_folder_is_no_log(failed_log, capsys, command):
+    asked = ["--client", "site", "--num-examples", "1", "--errors", "wrong"]
+    assert main([each.format(failed_log) for each in command] + asked) == 2
+    assert "--errors needs --from inspect or lm_eval" in capsys.readouterr().err
+    assert main([each.format(failed_log.parent) for each in command] + list(OF_USERS)) == 2
+    assert "must be one log, got a folder; name a log in it: errors.json" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("column", [(), ("--column", "macth"), ("--column", "num_examples")])
 def test_who_names_no_score_is_told_which_there_are(log, capsys, column):
     asked = ["--accuracy", "--num-examples", "num_examples", *column]
@@ -119,17 +358,13 @@ def test_who_names_no_score_is_told_which_there_are(log, capsys, column):
     assert "--column must be one of match, includes, got" in problem
 
 
-def remove_score(content):
-    content["samples"][5]["scores"].pop("match")
-
-
 @pytest.mark.parametrize(
     ("client", "change", "problem"),
     [
         ("metadata:usr", lambda content: None, "must say its 'usr', got None; it says language, user"),
         ("user", lambda content: None, "must be metadata:KEY"),
         (None, lambda content: None, "needs --client"),
-        ("metadata:user", lambda content: content.update(status="error"), "ended with success, got 'error'"),
+        ("metadata:user", lambda content: content.update(status="error"), "got 'error'; run inspect eval-retry"),
         ("metadata:user", lambda content: content.update(samples=None), "must have samples with scores"),
         ("metadata:user", lambda content: content["samples"][0].pop("id"), "a sample without 'id'"),
         ("metadata:user", lambda content: content["samples"][0]["scores"]["match"].update(value="x"), "client user-"),
@@ -142,12 +377,6 @@ def test_what_is_no_log_or_does_not_say_whose_a_sample_is_gives_no_number(log, c
     out, err = capsys.readouterr()
     assert problem in err
     assert out == ""
-
-
-def test_a_sample_that_one_epoch_left_without_a_score_is_not_the_mean_of_the_others(log):
-    sample = json.loads(log.read_text())["samples"][5]
-    table = inspect_table(changed(log, remove_score), "metadata:user")
-    assert np.isnan(table.frame["match"][table.frame["client"].index(sample["metadata"]["user"])])
 
 
 def test_two_runs_in_one_folder_are_refused_and_so_is_what_no_harness_wrote(tmp_path):

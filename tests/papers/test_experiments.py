@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -15,6 +19,14 @@ def test_every_experiment_has_its_name():
     found = {name: load(name) for name in EXPERIMENTS}
     assert all(isinstance(experiment, Experiment) for experiment in found.values())
     assert [experiment.name for experiment in found.values()] == list(EXPERIMENTS)
+
+
+def test_a_long_experiment_says_what_it_does(tmp_path):
+    """In a process of its own, as the log is set up once in each."""
+    command = [sys.executable, "-m", "papers", "fig7", "--out", str(tmp_path), "--quick", "--clients", "4"]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    assert re.search(r"^\d\d:\d\d:\d\d .*: training$", said, re.MULTILINE)
+    assert re.search(r"^\d\d:\d\d:\d\d moving 4 clients", said, re.MULTILINE)
 
 
 def test_an_unknown_experiment_is_refused(tmp_path, capsys):

@@ -370,3 +370,12 @@ def test_a_run_that_could_not_write_an_answer_is_resumed(
     report = run_app(tmp_path, defaults, num_unseen=0, resume=True)
     assert report["metrics"]["num_answers_in_ledger"] == len(kept)
     assert not (tmp_path / "failed.json").exists()
+
+
+def test_what_another_user_made_is_neither_renamed_nor_removed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = content(folder)
+    monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
+    for resume in (False, True):
+        with pytest.raises(FolderError, match="is in the way: it belongs to another user; move it away, or choose"):
+            ResultFolder(folder).clear(resume=resume)
+    assert content(folder) == before

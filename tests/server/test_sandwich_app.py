@@ -15,12 +15,16 @@ from torch import nn
 
 import riskband as rb
 from protocol.questions import AdversarialAnswer
+from riskband.adversaries import adversarial_curves
+from riskband.adversaries.attacks.pgd import Pgd
+from riskband.checks import RefusedError
 from server.config import load_config
 from server.problems import ConfigError
 from server.run.ledger import read_ledger
 from strategies.asking.query import QuorumError
 from tests.server.running import printed, run_app
 from tests.strategies import network
+from tests.transport import input_problem
 
 BUDGETS = [0.0, 0.01, 0.03, 0.1]
 INPUT = {
@@ -368,3 +372,31 @@ def test_a_run_whose_attacks_saw_no_gradient_says_so_wherever_its_estimate_is_re
     assert words in (tmp_path / "transport.svg").read_text()  # as a comment beside the shapes of its letters
     reached = report["transport"]["empirical_worst_mean"]["upper"][-1] - report["network"]["mean_empirical_risk"]
     assert (reached > 0.05) == (adversary == "auto")
+
+
+class Own(Pgd):
+    """An attack of somebody's own."""
+
+
+def test_an_attack_of_ones_own_is_named_by_module_and_class(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
+    few = {"num_radii": 4, "num_unseen": 0, "examples_per_client": 5}
+    reports = [run(tmp_path / name[-3:], defaults, adversary=name, **few) for name in ("pgd", f"{__name__}:Own")]
+    theirs, own = (report["certificates"]["wasserstein_mean"] for report in reports)
+    assert own["value"] == theirs["value"]
+    assert own["validity"] == "estimate"
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        (f"{__name__}:Other", "must be importable on every client"),
+        (f"{__name__}.nowhere:Own", "must be importable on every client"),
+        (f"{__name__}:linear", "must be a subclass of InputAdversary"),
+        (f"sandwich:{__name__}:linear", "must be a subclass of InputAdversary"),
+    ],
+)
+def test_what_is_no_attack_is_refused(name: str, problem: str) -> None:
+    asked = input_problem("zero_one", 1, "l2", adversary=name)
+    net = linear(x_shape=(2,), num_classes=2)
+    with pytest.raises(RefusedError, match=problem):
+        adversarial_curves(net, np.zeros((3, 2), np.float32), np.zeros(3, np.int64), asked)

@@ -118,8 +118,15 @@ def test_the_mean_loss_of_a_log_is_what_the_tool_itself_counted(tmp_path):
     log = inspect_log(tmp_path / "log.json")
     accuracy = json.loads(log.read_text())["results"]["scores"][0]["metrics"]["accuracy"]["value"]
     assert module.logged_risk(node(log=str(log), **INSPECT)) == (pytest.approx(1.0 - accuracy), 32)
-    with pytest.raises(ValueError, match="must have a column 'macth', got the columns match, "):
-        module.logged_risk(node(log=str(log), **INSPECT | {"score": "macth"}))
+    for own, problem in {
+        ("score", "macth"): "--column must be one of match, includes, got 'macth'",
+        ("tool", "lmeval"): "the tool must be one of inspect, lm_eval, got 'lmeval'",
+        ("errors", "missing"): "errors must be wrong or leave_out, got 'missing'",
+    }.items():
+        with pytest.raises(ValueError, match=problem):
+            module.logged_risk(node(**{"log": str(log), **INSPECT, own[0]: own[1]}))
+    with pytest.raises(ValueError, match="must have tool, log and score, got no tool and no score"):
+        module.logged_risk(node(log=str(log)))
     lines = [json.loads(line) for file in (LOGS / "lm_eval").iterdir() for line in file.read_text().splitlines()]
     expected = 1.0 - np.mean([line["acc"] for line in lines])
     assert module.logged_risk(node(log=str(LOGS / "lm_eval"), **HARNESS)) == (pytest.approx(expected), len(lines))

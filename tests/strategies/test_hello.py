@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 
 import numpy as np
 import pytest
@@ -170,3 +171,10 @@ def test_who_has_the_answer_on_record_is_asked_although_nothing_is_left():
     outcome = run(network, respect_budgets=True, quorum=0.5)
     assert sorted(network.asked["query.loss"]) == [0, 1, 2, 4, 5]
     assert reasons(outcome) == [(name_of(3), "budget-spent")]
+
+
+def test_a_run_says_at_once_that_there_are_fewer_nodes_than_clients(caplog):
+    network = Network(num_clients=2)
+    strategy(num_clients=5, quorum=0.4).meet(network.grid)
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert said == ["2 of num-clients = 5 SuperNodes are here; waiting for the others for 0.02 s (node-timeout)"]

@@ -121,7 +121,7 @@ def test_without_the_tables_it_says_how_to_get_them(monkeypatch, tmp_path, capsy
     evaluated.cache_clear()
     assert main([]) == 2
     assert "worlds.federations --fetch" in capsys.readouterr().err
-    node = SimpleNamespace(node_config={"partition-id": 0})
+    node = SimpleNamespace(node_config={"partition-id": 0}, run_config={})
     with pytest.raises(RefusedError, match=r"worlds\.federations --fetch") as caught:
         federations.exam(node)
     assert "secret" not in str(caught.value)
@@ -231,3 +231,11 @@ def test_clients_that_come_in_clusters_are_not_independent(tables):
     stated = found["riskband of clusters, stated"]
     assert stated.share_false <= DELTA
     assert stated.width > 0.9  # mostly one carrier, of which nothing follows
+
+
+def test_the_loss_of_a_run_is_that_of_the_card():
+    for name, federation in FEDERATIONS.items():
+        wrong = "own" if federation.scale is None else "zero_one"
+        node = SimpleNamespace(node_config={"partition-id": 0}, run_config={"loss": wrong})
+        with pytest.raises(RefusedError, match=f"loss must be .* for {name}, as its card says, got '{wrong}'"):
+            getattr(federations, name.replace("-", "_"))(node)

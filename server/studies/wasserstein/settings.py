@@ -78,7 +78,7 @@ class Settings(Section):
         description=f'use "auto"; in representation space {", ".join(REPRESENTATION_ADVERSARIES)}: "exact" fits the '
         f'loss zero_one (and margin with order 1), "ascent" the others; elsewhere {", ".join(INPUT_ADVERSARIES)}, '
         f"sandwich:ATTACK, {FOOLBOX_PREFIX}NAME with a box, {SQUARE_PREFIX}QUERIES (like autoattack with "
-        f"attack-distances), or {SMOOTHING_PREFIX}SIGMA without privacy, "
+        f"attack-distances), module:Class, or {SMOOTHING_PREFIX}SIGMA without privacy, "
         "require and free-distance, which is about the model itself"
     )
     head: str = Field(
