@@ -81,7 +81,8 @@ class Evaluation:
     def risks(self, column: str, *, on_error: str | None = None, **who: Unpack[WhoAnswered]) -> ClientRisks:
         """Return the mean loss of each client, 1 minus that score; for `on_error` see `table`. Raises `TableError`."""
         table = self.table(Wanted(NUM_EXAMPLES, accuracy=column), on_error=on_error)
-        who |= {"num_missing": who.get("num_missing", 0) + table.num_missing, **dict(table.who)}
+        who["num_missing"] = who.get("num_missing", 0) + table.num_missing
+        who["errors"] = table.who.get("errors", "")
         binary, losses = None if table.are_binary else False, 1.0 - table.frame[column]
         return ClientRisks(losses, table.frame[NUM_EXAMPLES], binary, names=table.frame[CLIENT], **who)
 
