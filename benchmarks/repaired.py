@@ -25,9 +25,9 @@ from benchmarks.ground_truth import BetaRisks
 from riskband.answers.doors import Wanted
 from riskband.answers.files import UNSAID, read_risks
 from riskband.betting import adaptive_bets, before, fixed_orders, log_average_excess, log_growth
+from riskband.certificate import CrossingError
 from riskband.checks import FloatArray
 from riskband.cli import main
-from riskband.functionals.functional import CrossingError
 from riskband.search import bisect_number
 from riskband.worst_cases.always_valid import always_valid
 

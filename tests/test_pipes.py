@@ -11,7 +11,9 @@ from simulations.__main__ import main as simulations
 
 
 @pytest.mark.parametrize(
-    "main", [lambda: print("x") or 3, lambda: simulations(["--list"]), lambda: papers(["--list"])], ids=str
+    "main",
+    [lambda: print("x") or 3, lambda: simulations(["--list"]), lambda: papers(["--list"])],
+    ids=["print", "simulations", "papers"],
 )
 def test_a_reader_that_has_gone_is_no_error(monkeypatch, main):
     reading, writing = os.pipe()

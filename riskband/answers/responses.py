@@ -364,7 +364,7 @@ def check_others(names: Iterable[str], others: Any, *, rule: str) -> None:
     if twice and others.repeats != "draws":
         raise ValueError(
             f"{rule}, got {first_of(twice)} in both ({len(twice)} of {len(others)}); leave them out, or say "
-            "repeats='draws' if each was drawn anew and measured on new examples"
+            "repeats='draws' (--repeats draws) if each was drawn anew and measured on new examples"
         )
 
 

@@ -15,10 +15,10 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian
 
 import riskband as rb
+from riskband.certificate import CrossingError
 from riskband.flower import KeepRisks
 from riskband.flower.kept import KeptRound, _first_answers
 from riskband.flower.testing import InProcessGrid
-from riskband.functionals.functional import CrossingError
 from riskband.worst_cases.always_valid import always_valid
 from tests import house
 

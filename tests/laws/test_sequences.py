@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import riskband as rb
-from riskband.functionals.functional import CrossingError
+from riskband.certificate import CrossingError
 from riskband.worst_cases.always_valid import DIRECT, always_valid
 from riskband.worst_cases.scaled import CHANGES, SCORES
 

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binom, hypergeom
 
 import riskband as rb
-from riskband.functionals.functional import CrossingError
+from riskband.certificate import CrossingError
 from riskband.report.monitored import Claim
 from riskband.worst_cases.always_valid import always_valid
 from tests.validity.coverage import is_rejected
