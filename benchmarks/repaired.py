@@ -28,6 +28,7 @@ from riskband.betting import adaptive_bets, before, fixed_orders, log_average_ex
 from riskband.certificate import CrossingError
 from riskband.checks import FloatArray
 from riskband.cli import main
+from riskband.report.asked import Asked, certified
 from riskband.search import bisect_number
 from riskband.worst_cases.always_valid import always_valid
 
@@ -264,6 +265,28 @@ def _sorted_table(rng: np.random.Generator) -> tuple[bool, bool]:
     return was_false, _misses(now, 0.1071)
 
 
+def _target_beyond_its_budget(rng: np.random.Generator) -> tuple[bool, bool]:
+    """Ten clients of a target with mean .9, said to be within χ² .1 of the source: both limits were the upper one."""
+    source, target = (
+        rb.ClientRisks(rng.binomial(100, rng.beta(*law, size)) / 100, 100)
+        for law, size in (((3, 21), 40), ((9, 1), 10))
+    )
+    alone = rb.worst_case_mean(source, divergence="chi2", budget=0.1, delta=DELTA)
+    with suppress(CrossingError):
+        return True, _misses(rb.target_bound(source, target, "target_mean:chi2:0.1", delta=DELTA), 0.9)
+    return bool(alone.value < 0.9), False
+
+
+def _next_of_twelve(rng: np.random.Generator) -> tuple[bool, bool]:
+    """The next client by its rank, 1/13, in what holds together with probability .95; now beside it."""
+    risks = rng.beta(3, 21, 13)
+    found = certified(rb.ClientRisks(rng.binomial(1000, risks[:12]) / 1000, 1000), Asked(delta=DELTA))
+    joint = [each for name, each in found.certificates.items() if name not in found.beside]
+    is_false = any(_misses(each, 0.125) for each in joint)
+    next_is_above = rng.binomial(1000, risks[12]) / 1000 > found.certificates["next_client"].value
+    return is_false or bool(next_is_above), is_false or found.delta > DELTA
+
+
 def _misses(made: rb.Certificate, truth: float) -> bool:
     return bool(made.value < truth or (made.lower is not None and made.lower > truth))
 
@@ -290,6 +313,8 @@ ROWS = (
     Row("thresholds compared after rounding: who gets worse by more than .02", partial(drawn, _thresholds_in_floats)),
     Row("the same twelve clients on thirty days as 360 draws", partial(drawn, _same_clients_every_day)),
     Row("a share of clients that come sorted, at all times", partial(drawn, _sorted_table)),
+    Row("limits that cross, cut to one number: a target beyond its budget", partial(drawn, _target_beyond_its_budget)),
+    Row("what is certified together of 12 clients", lambda num_networks: drawn(_next_of_twelve, 20 * num_networks)),
     Row("12. the published worst mean within KL 1 (beside ours)", partial(drawn, _published_mean)),
 )
 
