@@ -179,8 +179,8 @@ def test_what_is_honest_breaks_no_rule(name: str) -> None:
     st.dictionaries(st.integers(0, 13), st.sampled_from([9e-7, -9e-7, 1.1e-6, -1.1e-6]), max_size=4),
 )
 def test_what_breaks_no_rule_ends_nobodys_run(name: str, shifts: tuple[float, ...], errors: dict[int, float]) -> None:
-    """The numbers of all clients go together into one object, which refuses them all for one that contradicts itself."""
-    query = changed(HONEST[name][0], radii=KNOTS, multipliers=(0.7, 1.0, 2.0))  # where each rule holds with equality
+    """All clients go into one object, which refuses them all for one that contradicts itself."""
+    query = changed(HONEST[name][0], radii=KNOTS, multipliers=(0.7, 1.0, 2.0))  # where rules hold with equality
     exact = {**values(*CURVE(KNOTS).tolist()), **conjugates(*CURVE.conjugate(query.multipliers).tolist())}
     honest = dataclasses.replace(HONEST[name][1], **exact)
     numbers = [each + shift for ends, shift in zip(exact.values(), shifts, strict=True) for each in ends]
