@@ -69,6 +69,7 @@ def rendered(report: dict[str, Any]) -> str:
     return capture.get()
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     "text",
     [

@@ -267,6 +267,7 @@ def test_a_lie_that_could_be_true_does_not_stop_a_strategy(name, lie):
     assert all(np.all(np.isfinite(c.value)) for c in result.conclusion.certificates.values())
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     "lie",
     [

@@ -276,6 +276,7 @@ def test_false_confirmations_do_not_stop_the_others(num):
     assert not found.outcome.late_failures
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     ("unopened", "expected"),
     [
