@@ -207,7 +207,9 @@ PAGES = {
 @pytest.mark.parametrize(
     "name", ["hostile", "changes", *(pytest.param(name, marks=pytest.mark.slow) for name in PAGES if name != "changes")]
 )
-def test_a_phone_shows_no_cell_of_less_than_six_characters_and_nothing_beside_the_screen(name, browser, path, tmp_path):
+def test_a_phone_shows_no_cell_of_less_than_six_characters_and_nothing_beside_the_screen(
+    name, browser, path, tmp_path
+):
     if name != "hostile":
         path = tmp_path / "page.html"
         path.write_text(PAGES[name]())

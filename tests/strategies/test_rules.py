@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from protocol.questions import (
@@ -178,6 +178,7 @@ def test_what_is_honest_breaks_no_rule(name: str) -> None:
     st.tuples(*[st.sampled_from([0.0, 0.1])] * 4),
     st.dictionaries(st.integers(0, 13), st.sampled_from([9e-7, -9e-7, 1.1e-6, -1.1e-6]), max_size=4),
 )
+@example("curves", (0.0,) * 4, {5: 9e-7, 10: -9e-7, 13: -9e-7})  # two errors of rounding that add up
 def test_what_breaks_no_rule_ends_nobodys_run(name: str, shifts: tuple[float, ...], errors: dict[int, float]) -> None:
     """All clients go into one object, which refuses them all for one that contradicts itself."""
     query = changed(HONEST[name][0], radii=KNOTS, multipliers=(0.7, 1.0, 2.0))  # where rules hold with equality
