@@ -83,6 +83,36 @@ def test_the_outcome_is_that_of_the_library_and_todays_certificates_verify(tmp_p
     assert main(["verify", str(certificate)]) == 0
 
 
+def test_the_largest_e_value_of_a_claim_is_the_peak_of_the_bets_against_it_alone():
+    """Bad clients come first, and with the good ones after them the bets lose again."""
+    risks = rb.ClientRisks(np.repeat([0.6, 0.0], [3, 30]), N)
+    before = rb.ClientRisks(np.linspace(0.0, 0.3, 40), N)
+    made = {"m": rb.mean_bound(before, delta=0.05), "q": rb.quantile(before, 0.5, delta=0.05)}
+    alone = {name: rb.monitor(each, risks).e_values for name, each in made.items()}
+    assert all(each.argmax() == 2 and each[2] > each[-1] > 0.0 for each in alone.values())
+    said = rb.monitor(made, risks).to_dict()["claims"]
+    assert [each["certificate"] for each in said] == ["m", "q"]
+    assert [each["largest_e_value"] for each in said] == pytest.approx([each[2] for each in alone.values()], rel=1e-12)
+    assert said[0]["largest_e_value"] != pytest.approx(said[1]["largest_e_value"], rel=1e-3)
+
+
+@pytest.mark.parametrize("thresholds", [None, [0.1, 0.2, 0.3], 0.3])
+@pytest.mark.parametrize("budget", [0.05, [0.05], [0.02, 0.05]])
+def test_a_worst_cdf_is_monitored_at_its_largest_budget_also_if_there_is_one(budget, thresholds):
+    band = rb.band(rb.ClientRisks(np.linspace(0.0, 0.3, 80), N), delta=0.05)
+    made = rb.worst_case_cdf(band, divergence="chi2", budget=budget, thresholds=thresholds)
+    found = rb.monitor(made, rb.ClientRisks([0.1] * 20, N))
+    (claim,) = found.claims.values()
+    threshold = float(claim.plain.removeprefix("share:"))
+    assert claim.name == f"worst_share:{threshold:g}:chi2:0.05"
+    assert thresholds is None or threshold == 0.3
+    at_one_point = rb.worst_case_cdf(band, divergence="chi2", budget=0.05, thresholds=threshold)
+    assert claim.limit == pytest.approx(at_one_point.value, abs=1e-12)
+    assert list(found.certificates) == [claim.plain, claim.name]
+    (plain,) = rb.monitor(rb.survival(band, thresholds=[0.3]), rb.ClientRisks([0.1] * 20, N)).claims.values()
+    assert plain.name == "share:0.3"
+
+
 def test_an_alarm_has_its_own_status_and_stays(tmp_path, certificate, capsys):
     path = write(tmp_path / "answers.csv", rows(np.concatenate([good(40), bad(30), good(60)]), first=100))
     page = tmp_path / "monitor.html"

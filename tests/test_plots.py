@@ -35,7 +35,9 @@ def test_worst_case_curves_lie_below_the_band(band):
     for thresholds in (None, np.linspace(0, 1, 7)):
         worst = rb.worst_case_cdf(band, divergence="kl", budget=[0.0, 0.1], thresholds=thresholds)
         axes = band_figure(band, worst_case=worst).axes[0]
-        for line in (line for line in axes.get_lines() if line.get_linestyle() == "--"):
+        dashed = [line for line in axes.get_lines() if line.get_linestyle() == "--"]
+        assert len(dashed) == 2
+        for line in dashed:
             x = np.linspace(0, 1, 997)
             drawn = np.asarray(line.get_ydata())[np.searchsorted(line.get_xdata(), x, side="right") - 1]
             assert np.all(drawn <= band.lower(x) + 1e-12)

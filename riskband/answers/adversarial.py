@@ -36,7 +36,7 @@ client may lie below its truth."""
 
 DEFAULT_NUM_MULTIPLIERS = 24
 
-_SLACK = 1e-6  # how far two numbers of one client may contradict each other, at least
+_SLACK = 3e-6  # how far two numbers of one client may contradict each other, at least
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from unicodedata import category
 
 import numpy as np
@@ -79,8 +79,8 @@ def rounded_up(value: npt.ArrayLike, num_digits: int = 4) -> str:
 
 def rounded_up_strictly(value: float) -> str:
     """Return a number with four digits after the point that is not smaller, not even by rounding."""
-    steps = math.ceil(value * 10_000)
-    return exactly((steps if steps / 10_000 >= value else steps + 1) / 10_000)
+    rounded = Decimal(repr(float(value))).quantize(Decimal("0.0001"), ROUND_CEILING, Context(prec=400))
+    return in_full(float(rounded) + 0.0)
 
 
 def rounded_down(value: npt.ArrayLike, num_digits: int = 4) -> str:

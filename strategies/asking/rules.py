@@ -21,7 +21,8 @@ from riskband.checks import LARGEST_COST, LARGEST_NOISY_RISK, MAX_EXAMPLES, SMAL
 from riskband.models.losses import get_loss
 from strategies.asking.failures import FailureReason
 
-# How far two numbers of one client may contradict each other by rounding; losses lie in [0, 1].
+# How far two numbers of one client may contradict each other by rounding, losses lie in [0, 1]: less than
+# `AdversarialAnswers` allows, so that what passes here ends nobody's run there.
 _TOLERANCE = 1e-6
 # risk·num_examples of an honest 0-1 risk misses a whole number only by rounding, which with noise may be a large one's.
 _WHOLE_NUMBER_TOLERANCE, _ROUNDING = 1e-6, 1e-15
@@ -148,6 +149,8 @@ def _contradictions(answer: questions.AdversarialAnswer, query: questions.Advers
         yield FailureReason.CONTRADICTION, "no lower bound may lie above its upper bound"
     if np.any(conjugates > np.minimum.accumulate(conjugates, axis=1) + _TOLERANCE):
         yield FailureReason.CONTRADICTION, "conjugates must not increase with the multiplier"
+    if query.radii[:1] == (0.0,) and np.any(np.array(answer.conjugates) < answer.values[0] - _TOLERANCE):
+        yield FailureReason.CONTRADICTION, "no conjugate may lie below the value at radius 0"
     lines = np.outer(query.multipliers, query.radii) + conjugates[1][:, None]
     if np.any(ends[0] > lines + _TOLERANCE):
         yield FailureReason.CONTRADICTION, "no value may exceed multiplier * radius + conjugate"

@@ -399,6 +399,7 @@ SHRUNK = [
 ]
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(("layer", "shape"), SHRUNK, ids=lambda part: str(part).partition("(")[0])
 def test_a_norm_of_a_layer_that_is_1_percent_too_small_is_seen(layer, shape, monkeypatch):
     """Negative control."""
@@ -433,6 +434,7 @@ def test_distances_and_curves_that_promise_too_much_are_seen(monkeypatch):
                 assert bool(excesses_of_curve(model, x, rng, loss="margin", order=order, norm=norm)) == is_slower
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("share", [1.0, 0.99])
 def test_constants_that_are_1_percent_too_small_are_seen(share):
     """Negative control."""

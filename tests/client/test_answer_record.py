@@ -193,6 +193,7 @@ def test_a_damaged_record_is_never_sent(own, tmp_path, content):
     assert spent(own) == before
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     "content",
     [

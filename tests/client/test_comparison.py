@@ -141,6 +141,7 @@ def test_elsewhere_it_is_in_its_owners_file_and_another_file_is_another_question
     assert QueryBudget("a", 6, tmp_path / "book.sqlite").spent() == {"loss": 4, "count": 2}
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -164,6 +165,7 @@ def test_a_model_of_its_own_that_cannot_be_had_is_refused_without_its_place(own,
     assert "4711" not in text
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     ("query", "arrays", "words"),
     [

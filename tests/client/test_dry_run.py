@@ -204,6 +204,7 @@ def test_what_is_no_question_is_not_asked(folder, capsys):
     assert "order must be one of 1, 2, got 3" in errors
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     ("node_config", "arguments", "rule"),
     [

@@ -84,6 +84,7 @@ def test_every_answer_is_counted_exactly_and_the_budget_holds(own):
     assert "with 0 left" in ask(own, question("laplace:0.000001"))
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     ("privacy", "rule"),
     [

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from flwr.app import Message, Metadata, RecordDict
@@ -105,3 +108,42 @@ def test_a_reply_to_a_question_that_was_given_up_is_not_taken() -> None:
     late.metadata.__dict__["_message_id"] = late.object_id
     assert state.store_message(late) is None
     assert replies(state) == []
+
+
+class Watched(dict[str, Any]):
+    """Messages that nobody may read or change while another thread could, too: Flower's threads share them."""
+
+    def __init__(self, lock: Any) -> None:
+        super().__init__()
+        self.lock = lock
+
+    def _check(self) -> None:
+        with ThreadPoolExecutor(1) as another:
+            is_free = another.submit(lambda: self.lock.acquire(blocking=False) and not self.lock.release()).result()
+        assert not is_free, "another thread could have changed the messages"
+
+    def __contains__(self, name: object) -> bool:
+        self._check()
+        return super().__contains__(name)
+
+    def __iter__(self) -> Iterator[str]:
+        self._check()
+        return super().__iter__()
+
+    def values(self) -> Any:
+        self._check()
+        return super().values()
+
+
+def test_no_other_thread_gets_between_a_question_and_what_is_made_of_it() -> None:
+    """A reply that was checked and not yet stored when its question was given up would be the next question's."""
+    state = NodeState(ObjectStoreFactory().store())
+    state.set_node_id(1)
+    state.msg_store = Watched(state.lock_msg_store)
+    ask(state)
+    reply = answer(state)
+    assert replies(state) == [reply]
+    task = ask(state)
+    state.finish_task(task, SubStatus.FAILED, "no connection")
+    (error,) = replies(state)
+    assert error.error.code == ErrorCode.CLIENT_APP_CRASHED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 
@@ -12,7 +13,12 @@ from hypothesis import strategies as st
 
 import riskband as rb
 from riskband.certificate import CrossingError
+from riskband.cli.terminal import summary
 from riskband.functionals.weights import interval_weight
+from riskband.report.findings import findings
+from riskband.report.page import report_page
+from riskband.report.words import bound_in_words
+from riskband.tracking import _numbers
 from riskband.wording import rounded_down, rounded_up
 from riskband.worst_cases.always_valid import always_valid
 from tests.laws.draws import DELTAS, DIVERGENCES, LOCALS, METHODS, client_risks
@@ -313,3 +319,45 @@ def test_a_file_of_several_certificates_is_told_apart():
     several = {"schema": "riskband.certificates/1", "certificates": {}}
     with pytest.raises(ValueError, match="it holds several, so give one of its 'certificates' to"):
         rb.Certificate.from_dict(several)
+
+
+ZERO_RISKS = rb.ClientRisks(np.linspace(0.0, 0.3, 12), 100)
+ZERO = rb.dispersion_certificate(rb.band(ZERO_RISKS, delta=0.05, method="dkw"), "share:0.3")
+
+
+def test_a_lower_end_that_is_exactly_zero_is_an_end_wherever_it_is_read():
+    assert ZERO.lower == 0.0
+    said = f"lies between 0.0000 and {rounded_up(ZERO.value)}"
+    assert said in ZERO.statement
+    assert said in repr(ZERO)
+    assert bound_in_words(ZERO) == f"0.0000 to {rounded_up(ZERO.value)}"
+    assert ZERO.ends[0] == 0.0
+    with pytest.raises(TypeError, match="got two ends"):
+        float(ZERO)
+    assert ZERO.to_frame()["lower"].tolist() == [0.0]
+    stored = ZERO.to_dict()
+    assert stored["lower"] == 0.0
+    again = rb.Certificate.from_dict(stored)
+    assert again == ZERO
+    assert again != dataclasses.replace(ZERO, lower=None)
+    assert rb.verify(stored).ok
+    assert "lower: missing" in rb.verify({name: each for name, each in stored.items() if name != "lower"}).problems
+    assert "lower: stored 0.01, recomputed 0.0" in rb.verify({**stored, "lower": 0.01}).problems
+    assert f"0.0000 <= {ZERO.quantity} <= " in summary(findings({"share": ZERO}), ZERO_RISKS, how_read="", binary=None)
+    page = report_page({"mean": rb.mean_bound(ZERO_RISKS, delta=0.05), "share": ZERO}, title="zero")
+    assert f">0.0000 to {rounded_up(ZERO.value)}</td>" in page
+    assert dict(_numbers("share", ZERO)) == {
+        "riskband/share/certificate/upper": ZERO.value,
+        "riskband/share/certificate/lower": 0.0,
+    }
+    assert f"0.0000 to {rounded_up(ZERO.value)}" in {text.get_text() for text in ZERO.plot().texts}
+    with pytest.raises(ValueError, match="must not be above its value"):
+        dataclasses.replace(ZERO, value=-0.1, lower=0.0)
+
+
+def test_of_two_bounds_on_a_score_the_larger_lower_end_is_kept_also_if_it_is_zero():
+    scores = rb.ClientScores(np.linspace(0.2, 0.8, 30), higher_is_better=True, low=-1.0, high=1.0)
+    made = rb.score_bound(scores, "score", delta=0.05, sides="two")
+    pair = {"zero": dataclasses.replace(made, lower=0.0), "below": dataclasses.replace(made, lower=-0.4)}
+    for order in (pair, dict(reversed(pair.items()))):
+        assert list(findings(order).certificates) == ["zero"]

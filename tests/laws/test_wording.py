@@ -1,6 +1,7 @@
 """Numbers in sentences never say more than the numbers behind them."""
 
 import json
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import riskband as rb
-from riskband.wording import down_to_digits, exactly, rounded_down, rounded_up
+from riskband.wording import down_to_digits, exactly, rounded_down, rounded_up, rounded_up_strictly
 
 
 @given(st.floats(0, 1), st.integers(1, 8))
@@ -21,6 +22,23 @@ def test_rounded_bounds_hold(value, num_digits):
 @given(st.integers(0, 10_000))
 def test_numbers_with_few_digits_stay_as_they_are(count):
     assert rounded_up(count / 10_000) == rounded_down(count / 10_000) == f"{count / 10_000:.4f}"
+
+
+@pytest.mark.parametrize("shift", [0, 3, -2, 1440, 10**8])
+def test_a_number_rounded_up_strictly_is_the_smallest_of_four_digits_that_is_not_below(shift):
+    """Also one unit in the last place beside those of four digits, where a product with 10,000 misleads."""
+    for step in range(0, 10_001, 1 if shift == 0 else 97):
+        exact = shift + Decimal(step).scaleb(-4)
+        above, below = (float(np.nextafter(float(exact), end)) for end in (np.inf, -np.inf))
+        assert Decimal(rounded_up_strictly(float(exact))) == exact
+        assert Decimal(rounded_up_strictly(below)) == exact
+        assert Decimal(rounded_up_strictly(above)) == exact + Decimal("0.0001")
+
+
+@given(st.floats(-1e300, 1e300))
+def test_no_number_rounded_up_strictly_is_below_itself(value):
+    assert float(rounded_up_strictly(value)) >= value
+    assert rounded_up_strictly(value) != "-0"
 
 
 @given(st.floats(1e-6, 1e3))

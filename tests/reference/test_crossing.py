@@ -96,6 +96,7 @@ def test_without_an_upper_boundary_it_is_one(corridor):
     assert found == pytest.approx(float(steck(lower, [Fraction(1)] * len(lower))), abs=1e-13)
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     ("lower", "upper"),
     [([0.0, 1.0], None), ([0.5, 1.0], None), ([0.0, 0.0], [0.0, 1.0]), ([1.0], [1.0])],

@@ -140,6 +140,7 @@ def test_no_other_loss_passes_for_counts_by_rounding(name):
                     assert not rb.ClientRisks(means, num_examples).binary
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     ("values", "num_examples", "words"),
     [
@@ -157,6 +158,7 @@ def test_what_looks_like_counts_without_showing_it_is_said(values, num_examples,
     assert rb.verify(rb.mean(rb.band(risks, delta=0.1))).ok
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     ("values", "num_examples", "words"),
     [
@@ -171,6 +173,7 @@ def test_what_looks_like_fewer_examples_is_said(values, num_examples, words):
     rb.ClientRisks(values, num_examples, binary=True)  # no warning: pytest makes an error of it
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     ("values", "num_examples"),
     [

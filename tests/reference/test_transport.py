@@ -283,6 +283,7 @@ def test_a_cost_too_small_to_be_seen_is_no_cost():
     assert knapsack_curve([5e-324, 1.0])(0.01) >= 0.5
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("lie", [5.0, -1.0, np.inf, np.nan, 0.0])
 def test_an_impossible_answer_silences_the_client_and_not_the_search(lie):
     curves = [knapsack_curve(costs) for costs in random_network(4)]

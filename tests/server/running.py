@@ -69,6 +69,13 @@ def at_every_budget(folder: Path, name: str) -> np.ndarray:
     return np.asarray(getattr(rb, name)(rb.AdversarialAnswers(**recipe["answers"]), **arguments).value)
 
 
+def saved_certificates(folder: Path) -> list[Path]:
+    """The files of the certificates of a run, of which there is one at least."""
+    found = sorted((folder / "certificates").iterdir())
+    assert found
+    return found
+
+
 def raises(message: Any, answer: Any) -> list[Any]:
     raise ValueError("this client is broken")
 

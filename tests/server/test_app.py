@@ -32,7 +32,7 @@ from strategies.asking.query import QuorumError
 from tests.one_voice import contradictions
 from tests.sampling import every
 from tests.server.conftest import PROJECT
-from tests.server.running import printed, raises, run_app
+from tests.server.running import printed, raises, run_app, saved_certificates
 from worlds.population import Population, spec_from_config
 
 FINISHED = {"figure_format": "png,svg"}
@@ -87,7 +87,7 @@ def test_everything_lands_in_the_folder(finished: Path) -> None:
 
 
 def test_every_saved_certificate_verifies_and_a_changed_one_does_not(finished: Path) -> None:
-    for path in (finished / "certificates").iterdir():
+    for path in saved_certificates(finished):
         assert rb.verify(rb.Certificate.load(path)).ok
     changed = json.loads((finished / "certificates" / "mean.json").read_text())
     changed["value"] -= 0.01
@@ -309,7 +309,7 @@ def test_from_clients_that_trained_every_strategy_makes_estimates(
     report = run_app(tmp_path, defaults, answered_by="trainers", figure_format="svg", **settings)
     assert {entry["validity"] for entry in report["certificates"].values()} == {"estimate"}
     assert all(TRAINERS_ANSWERED in entry["assumptions"] for entry in report["certificates"].values())
-    for path in (tmp_path / "certificates").glob("*.json"):
+    for path in saved_certificates(tmp_path):
         assert rb.verify(json.loads(path.read_text())).ok
 
 

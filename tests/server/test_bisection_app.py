@@ -59,6 +59,7 @@ def one_more_wrong(answer: AdversarialAnswer) -> AdversarialAnswer:
     return dataclasses.replace(with_values(1.0)(answer), clean_risk=value)
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("rounds", [FEW_ROUNDS, pytest.param({}, marks=pytest.mark.slow)], ids=["few", "all"])
 @pytest.mark.parametrize(
     ("change", "reason"),

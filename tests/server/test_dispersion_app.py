@@ -21,7 +21,7 @@ from riskband.wording import rounded_down, rounded_up
 from server.checks.unseen import Unseen
 from server.problems import ConfigError
 from server.run.ledger import read_ledger
-from tests.server.running import printed, raises, run_app
+from tests.server.running import printed, raises, run_app, saved_certificates
 from tests.server.test_resume import assert_same_results, cut_ledger
 
 MEASURES = "gini,atkinson:0.5,hoover"
@@ -52,7 +52,7 @@ def test_everything_lands_in_the_folder(finished: Path, report: dict[str, Any]) 
 
 
 def test_every_saved_certificate_verifies_by_command_and_a_changed_one_does_not(finished: Path, tmp_path: Path) -> None:
-    for path in (finished / "certificates").iterdir():
+    for path in saved_certificates(finished):
         assert riskband_command(["verify", str(path)]) == 0
         changed = json.loads(path.read_text())
         changed["recipe"]["answers"]["values"][0] = 1.0 - changed["recipe"]["answers"]["values"][0]

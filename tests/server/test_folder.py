@@ -328,6 +328,7 @@ def test_a_client_that_does_not_connect_may_have_a_wrong_clock(tmp_path: Path, d
     assert "ServerApp" not in reason
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     ("failure", "words"),
     [

@@ -25,6 +25,7 @@ def answering(kind: type, **claims: Any) -> Behaviour:
     return behave
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     ("settings", "behaviour"),
     [

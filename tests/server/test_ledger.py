@@ -275,6 +275,7 @@ def assert_read_or_refused(path: Path) -> bool:
     return False
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("number", range(4))
 def test_a_line_with_another_type_at_any_place_is_refused_in_words(tmp_path: Path, number: int) -> None:
     lines = lines_of_every_kind(tmp_path)

@@ -204,6 +204,7 @@ def with_risk(risk: float) -> Any:
     return behave
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     ("risk", "reason"),
     [

@@ -13,7 +13,7 @@ from server.config import load_config
 from server.problems import ConfigError
 from server.report.table import show_outcome
 from tests.schemas import problems
-from tests.server.running import run_app
+from tests.server.running import run_app, saved_certificates
 
 WORST = "worst_mean:chi2:0.1"
 ASKED = ["mean<=0.95", "worst_mean:chi2:0.1<=0.97", "mean<=0.01", "quantile:0.9<=0.5"]
@@ -87,7 +87,7 @@ def test_every_study_decides_or_says_that_it_does_not(tmp_path, defaults, change
     assert gate["delta"] == 0.05
     is_alone = changes.get("strategy") in ("wasserstein", "dispersion")
     assert any("requirements mean<=0.98" in text for text in gate["assumptions"]) == is_alone
-    for path in tmp_path.glob("certificates/require_*.json"):
+    for path in saved_certificates(tmp_path):
         assert rb.verify(json.loads(path.read_text())).ok
 
 
@@ -146,6 +146,7 @@ def test_requirements_travel_through_the_run_configuration(defaults):
     assert load_config(config.to_run_config()) == config
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     ("place", "value"),
     [

@@ -13,7 +13,7 @@ from riskband.cli import main
 from server.config import load_config
 from server.problems import ConfigError
 from strategies.asking.query import QuorumError
-from tests.server.running import printed, run_app
+from tests.server.running import printed, run_app, saved_certificates
 from tests.strategies.network import name_of
 from tests.strategies.secure_network import adding
 
@@ -40,7 +40,7 @@ def test_the_counts_are_those_of_the_plain_answers(tmp_path, defaults, plain, si
     assert report["network"]["num_answered"] == NUM
     assert {entry["validity"] for entry in report["certificates"].values()} == {"certificate"}
     assert all(entry["check"]["holds"] for entry in report["certificates"].values())
-    for path in (tmp_path / "certificates").iterdir():
+    for path in saved_certificates(tmp_path):
         stored = json.loads(path.read_text())
         assert rb.verify(stored).ok
         assert "counts" in stored["recipe"]["answers"]
@@ -113,7 +113,7 @@ def test_one_liar_is_named_with_its_group_and_a_resumed_run_asks_nobody_again(tm
     ]
     assert report["network"]["num_answered"] == NUM - 4
     assert {entry["validity"] for entry in report["certificates"].values()} == {"certificate"}
-    for path in (tmp_path / "run" / "certificates").iterdir():
+    for path in saved_certificates(tmp_path / "run"):
         stored = json.loads(path.read_text())
         assert rb.verify(stored).ok
         assert stored["recipe"]["answers"]["missing"] == "worst"

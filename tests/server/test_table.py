@@ -69,6 +69,7 @@ def rendered(report: dict[str, Any]) -> str:
     return capture.get()
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     "text",
     [
@@ -138,6 +139,31 @@ def test_estimates_from_trainers_say_so_in_red_above_all_numbers() -> None:
     assert "certificate" not in text
     assert TRAINERS_ANSWERED not in rendered(REPORT)
     assert rendered(REPORT).startswith(f"taken as true: {FRESH_CLIENTS}; if they had, nothing is certified")
+
+
+@pytest.mark.guard
+@pytest.mark.parametrize(
+    ("estimates", "word", "checked"),
+    [
+        ((), "certified", "all 3 certificates hold"),
+        (("survival", "worst_case_mean_kl"), "certified", "all 3 certificates hold"),
+        (("mean", "survival", "worst_case_mean_kl"), "estimated", "all 3 estimates hold"),
+    ],
+)
+def test_nothing_is_said_to_be_estimated_that_is_certified(estimates: tuple[str, ...], word: str, checked: str) -> None:
+    report = copy.deepcopy(REPORT)
+    for name in estimates:
+        report["certificates"][name]["validity"] = "estimate"
+    text = rendered(report)
+    assert f"tiny: {word} for clients and networks that nobody has measured" in text
+    assert f"Check: {checked} on the unseen clients" in text
+    assert text.count(" (estimate)") == len(estimates) + ("worst_case_mean_kl" in estimates)  # a row for each budget
+
+
+def test_a_table_of_no_certificates_does_not_speak_of_estimates() -> None:
+    text = rendered(REPORT | {"certificates": {}})
+    assert "tiny: certified for clients" in text
+    assert "estimate" not in text
 
 
 def test_answers_of_an_interrupted_run_are_told_apart() -> None:

@@ -699,6 +699,7 @@ def brackets(folder: Path) -> None:
     (folder / "report.json").write_text("[" * 100_000)
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     "damage",
     [not_json, no_ledger, empty_log, no_object, no_recipe, no_hash, never_settled, brackets],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from functools import partial
 
 import numpy as np
@@ -94,59 +93,31 @@ def test_start_asks_the_question_of_the_subclass():
     assert names(result.conclusion) == everyone_but()
 
 
-BOTH = ("values_lower", "values_upper")
 HONEST = honest_answer(3, QUERY)
 
 
-def values(*numbers):
-    return dict.fromkeys(BOTH, numbers)
+def both(name, *numbers):
+    return dict.fromkeys((f"{name}_lower", f"{name}_upper"), numbers)
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
-    ("claims", "reason"),
+    ("claims", "reason", "sentence"),  # all rules of an answer that can be read are in test_rules.py
     [
-        (values(0.1, 0.2, 0.4, 0.41), "not-concave"),
-        (values(0.1, 0.3, 0.2, 0.4), "not-concave"),
-        (values(0.1, 0.3, 0.3 - 1e-8 / 3, 0.3), "not-concave"),
-        ({"values_upper": (0.2, 0.3, 0.5, 0.6)}, "not-concave"),
-        (values(0.1, 0.2, 0.3), "wrong-length"),
-        (values(), "wrong-length"),
-        ({"values_upper": (*HONEST.values_upper, 1.0)}, "wrong-length"),
-        ({"conjugates_lower": (1.0,)}, "wrong-length"),
-        (values(0.1, 0.2, math.nan, 0.4), "not-finite"),
-        ({"conjugates_upper": (math.inf, 0.5, 0.1)}, "not-finite"),
-        (values(0.1, 0.2, 0.3, 1.01), "out-of-range"),
-        ({"conjugates_lower": (-0.1, -0.1, -0.1)}, "out-of-range"),
-        ({"adversarial_unit": math.nan}, "out-of-range"),
-        ({"adversarial_unit": math.inf}, "out-of-range"),
-        ({"adversarial_unit": -1.0}, "out-of-range"),
-        ({"clean_risk": math.nan}, "not-finite"),
-        ({"clean_risk": 1.5}, "out-of-range"),
-        ({"clean_risk": 0.15}, "impossible-count"),
-        ({"clean_risk": 0.2}, "contradiction"),
-        ({"num_examples": 0}, "no-examples"),
-        ({"num_examples": 7}, "impossible-count"),
-        ({"values_lower": (1.0, 1.0, 1.0, 1.0)}, "contradiction"),
-        ({"values_lower": (0.1, 0.1, 0.1, 0.1)}, "contradiction"),
-        ({"conjugates_lower": (0.1, 0.1, 0.1)}, "contradiction"),
-        ({"conjugates_upper": (0.1, 0.1, 0.1), "conjugates_lower": (0.1, 0.1, 0.1)}, "contradiction"),
-        ({"conjugates_upper": (0.5, 0.6, 0.7), "conjugates_lower": (0.1, 0.1, 0.1)}, "contradiction"),
-        ({"guarantee": "certain"}, "malformed"),
-        ({"guarantee": "upper"}, "wrong-guarantee"),
-        ({"guarantee": "lower"}, "wrong-guarantee"),
-        ({"budget_left": -1}, "malformed"),
-        ({"num_without_gradient": 11}, "out-of-range"),
-        ({"num_without_gradient": -1}, "out-of-range"),
-        ({"num_without_gradient": 3}, "contradiction"),  # nothing follows gradients in representation space
-        ({"loss": "brier"}, "wrong-loss"),
-        ({"model_hash": "0" * 64}, "wrong-model"),
-        ({"code_hash": "0" * 64, **values(0.5, 0.4, 0.3, 0.2)}, "wrong-code"),
+        (both("values", 0.1, 0.2, 0.4, 0.41), "not-concave", "the lower values must be nondecreasing and concave"),
+        (both("values"), "wrong-length", "asked for 4 values, got 0 lower and 0 upper"),
+        (both("conjugates", 0.5, 0.6, 0.7), "contradiction", "conjugates must not increase with the multiplier"),
+        ({"guarantee": "certain"}, "malformed", "guarantee must be one of"),
+        ({"budget_left": -1}, "malformed", "budget"),
+        ({"code_hash": "0" * 64, **both("values", 0.5, 0.4, 0.3, 0.2)}, "wrong-code", "the client ran other code"),
     ],
 )
-def test_a_claim_that_cannot_be_true_is_refused_and_named(claims, reason):
+def test_a_claim_that_cannot_be_true_is_refused_and_named(claims, reason, sentence):
     outcome = strategy().ask(network({3: claiming(**claims)}), QUERY, ARRAYS)
     assert names(outcome) == everyone_but(3)
-    assert [(f.client_id, f.reason.value) for f in outcome.failures] == [("client-00003", reason)]
+    (failure,) = outcome.failures
+    assert (failure.client_id, failure.reason.value) == ("client-00003", reason)
+    assert sentence in failure.detail
 
 
 def test_a_plain_answer_to_an_adversarial_question_is_malformed_and_the_other_way_round():

@@ -219,6 +219,7 @@ def test_a_key_answers_under_its_own_name_alone_whoever_comes_first(is_away, lie
     assert failure.detail.endswith(f"but this node's name is {name_of(3)!r}")
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("lie", THEFT, ids=str)
 def test_a_key_without_a_name_does_not_answer_under_that_of_another_key(lie):
     grid = registered(lambda k: "" if k == 3 else name_of(k), {3: claiming(client_id=name_of(5), **lie)})
@@ -324,6 +325,7 @@ def test_a_refusal_by_other_code_says_so():
     assert failure.detail == "what is that? (it runs other code than the server's bundle)"
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     "text",
     [

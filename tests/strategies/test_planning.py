@@ -27,6 +27,7 @@ def test_the_question_fits_every_budget_that_allows_the_least_one(num_radii, num
     assert most - num_bounds < num_values(radii, multipliers) <= most
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     ("budgets", "expected"),
     [([], (100, 24)), ([None, 126], (100, 24)), ([18], (10, 6)), ([17, None], (100, 24)), ([72, 300, 3], (55, 15))],

@@ -49,6 +49,7 @@ def test_an_honest_network_is_heard_completely():
     assert outcome.num_asked == NUM_CLIENTS
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     ("claims", "reason"),
     [
@@ -89,6 +90,7 @@ def test_every_honest_zero_one_risk_passes_the_count_check(num_examples, data):
     assert check.failure(answer) is None
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     ("edit", "name"),
     [
@@ -116,6 +118,7 @@ def test_a_reply_that_breaks_the_protocol_is_refused(edit, name):
     assert outcome.failures[0].node_id == list(grid.get_node_ids())[3]
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     "edit",
     [
@@ -189,6 +192,7 @@ def test_a_long_error_text_keeps_its_end():
     assert failure.detail.endswith("the reason'>")
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     ("behaviour", "reason"),
     [

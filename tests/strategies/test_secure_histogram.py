@@ -239,6 +239,7 @@ MALFORMED = {
 }
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("what", MALFORMED)
 def test_malformed_answers_are_refused_and_the_others_counted(what):
     action, change, reason = MALFORMED[what]

@@ -321,6 +321,7 @@ def test_so_many_colluders_that_too_few_are_left_end_the_run_and_nobody_is_blame
 LIMITS = dict.fromkeys(range(1, 11), 3)
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     ("unopened", "expected"),
     [

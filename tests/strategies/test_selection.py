@@ -88,6 +88,7 @@ def test_every_candidate_is_judged_by_every_client_in_one_round():
     assert rb.verify(found.selection.certificate).ok
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     ("claims", "reason"),
     [

@@ -152,6 +152,7 @@ def test_an_answer_about_a_layer_says_so() -> None:
     assert found.cost == "order 1, l2 distance, at the output of layer 1, outputs in [0, 9]"
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("space", ["input", "layer:1"])
 @pytest.mark.parametrize(
     ("loss", "adversary", "strongest"),

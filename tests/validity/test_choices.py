@@ -80,6 +80,7 @@ def test_capitals_in_the_fixed_orders_are_fair_on_the_average(law, num_clients):
     assert not is_rejected(capitals >= np.log(1.0 / 0.2), 0.2)
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     ("certificate", "named"),
     [

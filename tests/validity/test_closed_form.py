@@ -51,6 +51,7 @@ WRONG_WAYS = {
 }
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("way", ["right", *WRONG_WAYS])
 def test_the_formula_with_a_wrong_side_or_without_a_band_fails(way):
     """The share of clients at .4 or above, of two points; ten examples, where a single count weighs most."""

@@ -75,6 +75,7 @@ def test_tangents_of_the_gini_coefficient_give_upper_limits(law, num_clients, nu
     assert not is_rejected(found, DELTA / 2)
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("has_seen", [True, False])
 def test_a_tangent_at_the_client_it_is_used_on_fails(monkeypatch, has_seen):
     if has_seen:
@@ -162,6 +163,7 @@ def test_limits_from_quartics_and_late_tails_hold(law, num_networks):
     assert rejected(found, DELTA / 2) == {}
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("is_wrong", [True, False])
 def test_plug_in_moments_fail(monkeypatch, is_wrong):
     """(X/n)² in place of X(X - 1)/(n(n - 1))."""

@@ -75,6 +75,7 @@ def test_certificates_at_the_divergence_of_the_risks_cover_the_target(num_networ
     assert rejected(failures, DELTA) == {}
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("case", ["same", "near"])
 def test_wrong_formulas_are_rejected(case):
     target, failures = TARGETS[case], {"histogram": [], "corners swapped": []}

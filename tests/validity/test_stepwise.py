@@ -159,6 +159,7 @@ def test_laws_of_the_bound_on_one_share():
         assert found[1] == rb.bound(risks, f"share:{threshold}", delta=0.1).upper  # which takes delta / 2 for each end
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("bound", ["not divided", "best of all limits"])
 def test_shares_that_are_not_paid_for_fail(bound):
     """Negative controls: measured shares read as true ones; the test function chosen on the clients it is used on."""
