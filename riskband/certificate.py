@@ -97,9 +97,9 @@ def check_ends(
         (measured, upper, "must not exclude what was measured, got {} measured and {} above"),
         (lower, measured, "must not exclude what was measured, got {} below and {} measured"),
     ):
-        if low is None or high is None or not np.any(excess := np.subtract(low, high) > _CROSSING):
+        if low is None or high is None or not np.any(crossing := np.greater(low, np.add(high, _CROSSING))):
             continue
-        ends = [in_full(np.broadcast_to(end, excess.shape).flat[int(np.argmax(excess))]) for end in (low, high)]
+        ends = [in_full(np.broadcast_to(end, crossing.shape).flat[int(np.argmax(crossing))]) for end in (low, high)]
         suspects = [line for each in wording.DOUBTED_FIRST for line in assumptions if each in line] or assumptions
         rarely = "By chance that is rarer than delta; more likely this is false (has the network changed?)"
         raise CrossingError(

@@ -266,7 +266,7 @@ def _as_numbers(values: object) -> FloatArray | None:
     except (TypeError, ValueError, RuntimeError):  # what does not convert, or a list that contains itself
         return None
     # A copy: a certificate must not change when its input does.
-    return as_written(array) if array.dtype.kind in "iuf" else None
+    return array.astype(np.float64) if array.dtype.kind in "iuf" else None
 
 
 def _is_plain(values: object) -> bool:
@@ -282,14 +282,14 @@ def as_written(array: npt.NDArray[Any]) -> FloatArray:
     """Return real numbers of any type as floats of 64 bits, in a new array; decimals of fewer bits as these decimals.
 
     A loss of 0.7 in 32 bits is 0.69999999 in 64, and would be below a threshold of 0.7. It is 0.7 if rounding to the
-    digits that a type holds for sure gives that number of the type again.
+    digits that a type holds for sure gives all numbers of the type again; else they are what was computed.
     """
     numbers = np.array(array, dtype=np.float64)
     if array.dtype.kind != "f" or array.dtype.itemsize >= numbers.dtype.itemsize:
         return numbers
     digits = np.finfo(array.dtype).precision
     decimals = np.array([float(f"{each:.{digits}g}") for each in numbers.ravel().tolist()]).reshape(numbers.shape)
-    return np.where(decimals.astype(array.dtype) == array, decimals, numbers)
+    return decimals if np.array_equal(decimals.astype(array.dtype), array) else numbers
 
 
 def in_decimals(numbers: npt.ArrayLike) -> FloatArray:
@@ -359,7 +359,7 @@ def check_losses(values: npt.ArrayLike, *, is_noisy: bool = False) -> FloatArray
                 f"noisy risks must lie in [-1e9, 1e9], got {in_full(wrong[0])}; leave out what is no mean loss"
             )
         return array
-    array = in_decimals(clip_rounding(array))
+    array = in_decimals(clip_rounding(as_written(np.asarray(values))))
     above = array[array > 1.0]
     if above.size:
         raise ValueError(
