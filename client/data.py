@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from client.privacy import LIMIT_KEY as PRIVACY_KEY
 from client.privacy import is_private
 from protocol.examples import Examples
-from riskband.checks import RefusedError
+from riskband.checks import RefusedError, kind_of
 
 DATA_KEY, DATASET_KEY = "data", "dataset"
 NO_DATASET = "none"
@@ -274,7 +274,7 @@ def imported(place: str, *, key: str) -> Callable[..., Any]:
         raise
     except BaseException as error:  # whatever a module does when it is imported, even to end the process
         raise RefusedError(
-            f"the function of {key!r} must be importable, got {type(error).__name__}; "
+            f"the function of {key!r} must be importable, got {kind_of(error)}; "
             "put its module where the client runs, for instance on PYTHONPATH, and name a function in it"
         ) from error
     if not callable(function):

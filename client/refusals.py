@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from flwr.common.logger import log
 from client.identity import client_id
 from protocol import wire
 from protocol.hashes import code_hash
+from riskband import checks
 from riskband.checks import RefusedError
 
 APP_HASH_KEY = "app-hash"
@@ -102,12 +102,8 @@ def refused(message: Message, context: Context, error: Exception) -> Message:
 
 
 def kind_of(error: BaseException) -> str:
-    """Return what an exception is called where it may travel: by the nearest class that is Python's, sqlite3's or ours.
-
-    Anybody else may have made the name of a class of anything, such as an example.
-    """
-    known = [*vars(builtins).values(), *vars(sqlite3).values(), RefusedError, WithheldError]
-    return next(kind.__name__ for kind in type(error).__mro__ if kind in known)
+    """Return what an exception is called where it may travel: by the nearest class that is known, or ours."""
+    return checks.kind_of(error, sqlite3.Error, sqlite3.OperationalError, RefusedError, WithheldError)
 
 
 def _name_if_any(context: Context) -> str | None:

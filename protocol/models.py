@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from protocol.checks import checked_count, checked_seed
+from riskband.checks import kind_of
 from riskband.models.group_sort import GroupSort
 
 MAX_NUM_CLASSES = 100_000
@@ -301,7 +302,7 @@ def _own_words(rule: str) -> Iterator[None]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise ValueError(f"a model must {rule}, got {type(error).__name__}; call it by hand to see why") from error
+        raise ValueError(f"a model must {rule}, got {kind_of(error)}; call it by hand to see why") from error
 
 
 def _kinds(value: torch.Tensor) -> str:
@@ -356,7 +357,7 @@ def _imported_factory(name: str) -> Callable[..., nn.Module]:
         raise
     except BaseException as error:  # whatever a module does, even to end the process; its text would reach the server
         raise ValueError(
-            f"the model factory must be importable, got {name!r} ({type(error).__name__}); "
+            f"the model factory must be importable, got {name!r} ({kind_of(error)}); "
             "put its module where the server and every client can import it"
         ) from error
     if not callable(factory):
@@ -393,7 +394,7 @@ def _built(factory: Callable[..., nn.Module], name: str, arguments: dict[str, ob
             raise
         raise ValueError(
             f"the model factory must build a model of inputs {arguments.get('x_shape', 'of its own choice')}, got "
-            f"{type(error).__name__} from {name!r}; call it by hand to see why"
+            f"{kind_of(error)} from {name!r}; call it by hand to see why"
         ) from error
 
 

@@ -3,6 +3,7 @@
 A function that passed these checks never has to look again, and bad input never becomes a number.
 """
 
+import builtins
 import json
 from collections.abc import Collection
 from decimal import Decimal
@@ -276,6 +277,15 @@ def _is_plain(values: object) -> bool:
     if isinstance(values, np.ndarray):
         return not isinstance(values, np.ma.MaskedArray) and values.dtype.kind != "b"
     return not isinstance(values, (bool, np.bool_))
+
+
+def kind_of(error: BaseException, *more: type) -> str:
+    """Return what an exception is called where that may travel: by the nearest class of Python itself or of `more`.
+
+    Anybody else may have made the name of a class of anything, such as an example.
+    """
+    known = [*vars(builtins).values(), *more]
+    return next(kind.__name__ for kind in type(error).__mro__ if kind in known)
 
 
 def as_written(array: npt.NDArray[Any]) -> FloatArray:

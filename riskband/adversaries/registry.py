@@ -40,7 +40,7 @@ from riskband.adversaries.problem import TransportProblem
 from riskband.adversaries.representation.ascent import AscentAdversary
 from riskband.adversaries.representation.exact import ExactAdversary, LinearHead, RepresentationAdversary
 from riskband.adversaries.spaces import split_at
-from riskband.checks import RefusedError
+from riskband.checks import RefusedError, kind_of
 
 Builder = Callable[[nn.Module, TransportProblem], Adversary]
 
@@ -90,7 +90,7 @@ def _imported(name: str) -> Builder:
         kind = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise RefusedError(
-            f"adversary must be importable on every client, got {name!r} ({type(error).__name__}); put it on PYTHONPATH"
+            f"adversary must be importable on every client, got {name!r} ({kind_of(error)}); put it on PYTHONPATH"
         ) from error
     if not (isinstance(kind, type) and issubclass(kind, InputAdversary)):
         raise RefusedError(f"adversary must be a subclass of InputAdversary, got {name!r}; it is measured by that")

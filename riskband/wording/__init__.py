@@ -23,7 +23,10 @@ WITHIN = "the target network is within the stated budget of the source network"
 ORDER_TELLS_NOTHING = "says nothing about their answers"
 """Is said of the order of the clients, where bets are made in it."""
 
-DOUBTED_FIRST = (WITHIN, ORDER_TELLS_NOTHING)
+IN_BATCHES = "the clients come in batches"
+"""Begins the assumption in place of that of an order, where those of a batch come in any."""
+
+DOUBTED_FIRST = (WITHIN, ORDER_TELLS_NOTHING, IN_BATCHES)
 """What assumptions say that are more likely to be false than the others."""
 
 FALSE_IN_GENERAL = "false in general (a counterexample is known)"

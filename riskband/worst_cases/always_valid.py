@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from riskband import wording
 from riskband.answers.responses import INDEPENDENT_CLIENTS, UNTIL_DECIDED
 from riskband.answers.risks import ClientRisks, shared_assumptions
 from riskband.answers.scaled import RISK, ClientChanges, ClientScores, ScaledAnswers
@@ -48,7 +49,7 @@ ORDERS = {
 """Where the order of the clients comes from, with what is assumed of it."""
 
 IN_BATCHES = (
-    "the clients come in batches, whose sizes no answer has influenced: each is a further draw from one network, "
+    f"{wording.IN_BATCHES}, whose sizes no answer has influenced: each is a further draw from one network, "
     "whatever those before it answered; within one, clients may be drawn without replacement and come in any order"
 )
 

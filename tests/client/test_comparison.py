@@ -137,7 +137,7 @@ def test_elsewhere_it_is_in_its_owners_file_and_another_file_is_another_question
     assert ask().budget_left == 3  # from the record
     save_checkpoint(NEW, tmp_path / "local.pt")
     assert (ask().num_worse, ask().budget_left) == (0, 0)
-    assert "QueryBudgetError" in refusal(QUERY, BOTH, node_configs={0: own}, **OWN_DATA)
+    assert "must fit the client's query budget" in refusal(QUERY, BOTH, node_configs={0: own}, **OWN_DATA)
     assert QueryBudget("a", 6, tmp_path / "book.sqlite").spent() == {"loss": 4, "count": 2}
 
 

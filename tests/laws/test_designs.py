@@ -95,6 +95,7 @@ def test_only_functions_that_know_designs_answer_and_no_new_one_is_forgotten():
             "target_bound",
             "wasserstein_published",
         ],
+        "of these very clients": ["panel_change"],
     }
     assert {*KNOWING, *chain.from_iterable(of_others.values())} == FUNCTIONS.keys()
     with pytest.raises(ValueError, match="independent draws"):
@@ -114,7 +115,7 @@ def test_only_functions_that_know_designs_answer_and_no_new_one_is_forgotten():
         partial(rb.worst_case_mean, divergence="kl", budget=[0.0, 0.1], delta=0.1, seed=1),
         partial(rb.cvar, level=0.5, delta=0.1, method="band"),
         partial(always_valid, number="mean", delta=0.1),
-        lambda r: rb.monitor(rb.mean_bound(answers(), delta=0.1), r),
+        lambda r: rb.monitor(rb.mean_bound(rb.ClientRisks([0.1, 0.2] * 9, 50), delta=0.1), r),
         lambda r: rb.target_bound(r, answers(), "target_mean:kl:0.1", delta=0.1),
         lambda r: rb.target_bound(answers(), r, "target_share:0.3:kl:0.1", delta=0.1),
         lambda r: rb.divergence_lower_bound(r, answers(), divergence="kl", delta=0.1),

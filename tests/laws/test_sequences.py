@@ -183,7 +183,7 @@ def test_a_network_that_changes_makes_limits_cross():
     sequence = rb.Sequence("mean", delta=0.05)
     sequence.add(values=[0.0] * 60, num_examples=[100] * 60)
     sequence.add(values=[0.9] * 40, num_examples=[100] * 40)
-    with pytest.raises(ValueError, match=r"must not cross, got .* has the network changed"):
+    with pytest.raises(ValueError, match=r"must not cross, got .*has the network changed.* in batches"):
         _ = sequence.certificates
 
 
@@ -286,7 +286,7 @@ def test_the_same_client_twice_is_refused_by_name_unless_repeats_are_draws():
         each.add(values=first.values, num_examples=10, names=first.names)
     with pytest.raises(ValueError, match=r"got 'b' more than once \(4 answers of 3 clients\).*repeats='draws'"):
         sequence.add(again)
-    assert sequence.answers == first
+    assert sequence.answers.names == first.names
     drawn.add(values=again.values, num_examples=10, names=again.names)
     made = drawn.certificates["mean"]
     assert drawn.answers.names == ("a", "b", "c", "b")

@@ -8,7 +8,7 @@ import pytest
 import riskband as rb
 from riskband.answers.responses import FIXED_NUMBER
 
-VALUES, NAMES = np.arange(40) / 100, [f"c{k}" for k in range(40)]
+VALUES, NAMES = np.random.default_rng(0).permutation(40) / 100, [f"c{k}" for k in range(40)]
 RISKS = rb.ClientRisks(VALUES, 100, names=NAMES, ask="until-decided")
 OTHERS = rb.ClientRisks(VALUES[::-1], 100)
 CHANGES = rb.ClientChanges(VALUES, VALUES[::-1], 100, names=NAMES, ask="until-decided")

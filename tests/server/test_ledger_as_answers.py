@@ -105,6 +105,6 @@ def test_a_sample_of_a_fleet_in_one_batch_is_of_a_number_that_was_fixed(tmp_path
     rb.mean_bound(rb.ClientRisks([0.95, 0.99] * 30, 100), delta=0.05).save(made)
     capsys.readouterr()
     assert main(["certify", str(runs / "day-1" / "ledger.jsonl"), "--mean"]) == 0
-    assert main(["monitor", str(made), str(runs)]) == 0
+    assert main(["monitor", str(made), str(runs), "--repeats", "draws"]) == 0  # simulated clients have the same names
     said = capsys.readouterr()
     assert "after 12 clients" in said.out, said.err

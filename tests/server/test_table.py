@@ -189,7 +189,7 @@ def test_each_failure_is_named_by_the_best_name_there_is() -> None:
         "detail": "no [more] \\",
     }
     silent = {"client_id": None, "node_name": None, "reason": "no-reply", "detail": "no reply within 3 s"}
-    keyed = silent | {"node_name": "hospital-c"}
+    keyed = silent | {"node_name": "hospital-c", "detail": "no reply within 4 s"}
     missing = {"client_id": None, "reason": "node-missing", "detail": ""}
     network = REPORT["network"] | {"failures": [missing, silent, keyed, refusal]}
     timing = REPORT["timing"] | {"nodes_of_failures": [None, "4711", "4712", "4713"]}
@@ -201,7 +201,11 @@ def test_each_failure_is_named_by_the_best_name_there_is() -> None:
 
 
 def test_of_many_failures_the_table_shows_some() -> None:
-    failures = [{"client_id": f"c{k}", "reason": "no-reply", "detail": ""} for k in range(13)]
+    failures = [{"client_id": f"c{k}", "reason": "no-reply", "detail": f"after {k} s"} for k in range(13)]
     text = rendered(REPORT | {"network": REPORT["network"] | {"failures": failures}})
     assert text.count(": no-reply:") == 10
     assert "and 3 more" in text
+    alike = [{"client_id": f"c{k}", "reason": "client-raised", "detail": "no data"} for k in range(13)]
+    text = rendered(REPORT | {"network": REPORT["network"] | {"failures": alike}})
+    assert text.count("no data") == 1
+    assert "c0 and 12 more: client-raised: no data" in text

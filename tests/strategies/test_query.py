@@ -17,7 +17,7 @@ from protocol.codec import num_bytes
 from protocol.questions import AdversarialAnswer, Candidate, CandidatesAnswer, CandidatesQuery
 from riskband.flower.testing import node_unavailable
 from strategies.asking import replies
-from strategies.asking.failures import Node
+from strategies.asking.failures import Node, node_hash
 from strategies.asking.query import FailureReason
 from strategies.asking.replies import answer_check, read_reply
 from tests.strategies.network import (
@@ -40,6 +40,8 @@ from tests.strategies.network import (
     twice,
 )
 from tests.transport import adversarial_query
+
+pytestmark = pytest.mark.usefixtures("idle_clock")  # what Flower loads at its first error takes seconds
 
 
 def test_an_honest_network_is_heard_completely():
@@ -115,7 +117,7 @@ def test_a_reply_that_breaks_the_protocol_is_refused(edit, name):
     outcome = strategy().ask(grid, QUERY, ARRAYS)
     assert names(outcome) == everyone_but(3)
     assert reasons(outcome) == [(name, "malformed")]
-    assert outcome.failures[0].node_id == list(grid.get_node_ids())[3]
+    assert outcome.failures[0].node == node_hash(list(grid.get_node_ids())[3])
 
 
 @pytest.mark.guard

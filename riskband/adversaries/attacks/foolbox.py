@@ -14,7 +14,7 @@ from torch import nn
 from riskband.adversaries.attacks.base import InputAdversary, check_within_balls
 from riskband.adversaries.attacks.witness import Witness
 from riskband.adversaries.problem import TransportProblem
-from riskband.checks import RefusedError
+from riskband.checks import RefusedError, kind_of
 from riskband.models.evaluation import device_of
 
 
@@ -49,7 +49,7 @@ class FoolboxAttack(InputAdversary):
                 found, _, _ = self._attack(wrapped, images, witness.labels.to(device), epsilons=self._radii)
             except Exception as error:  # whatever it is, its text may hold data
                 raise RefusedError(
-                    f"the attack {self._name!r} of Foolbox failed with {type(error).__name__}; it may not suit the "
+                    f"the attack {self._name!r} of Foolbox failed with {kind_of(error)}; it may not suit the "
                     "model, or need more than its defaults: name another"
                 ) from error
         for points in found:

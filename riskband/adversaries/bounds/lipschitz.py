@@ -36,7 +36,7 @@ from riskband.adversaries.bounds.reading import flat, is_layer, traced
 from riskband.adversaries.bounds.relu_cells import MAX_UNITS, hidden_units, relu_cells
 from riskband.adversaries.kept import kept
 from riskband.adversaries.norms import DUAL_EXPONENTS
-from riskband.checks import RefusedError
+from riskband.checks import RefusedError, kind_of
 from riskband.models.evaluation import input_dtype
 
 METHODS = ("auto", "product", "exact")
@@ -89,7 +89,7 @@ class SequentialLayers:
             raise
         except Exception as error:  # what a model, or torch for it, raises for the reader's questions may be anything
             raise RefusedError(
-                f"a model must be one that can be read, and reading this one failed with {type(error).__name__}; give "
+                f"a model must be one that can be read, and reading this one failed with {kind_of(error)}; give "
                 "the shape of one input, or use an attack, which needs no proof"
             ) from error
 
@@ -394,7 +394,7 @@ def _moves_behind(name: str, layer: nn.Module, moves: Tensor) -> Tensor:
     try:
         moved = RULES[type(layer)].spread(layer, moves)
     except (RuntimeError, IndexError, ValueError) as error:
-        what = f"got an input of shape {shape} at {name!r}, which fails with {type(error).__name__}"
+        what = f"got an input of shape {shape} at {name!r}, which fails with {kind_of(error)}"
         raise RefusedError(f"x_shape must fit the model, {what}; change it, or the settings of the layer") from error
     if len(moved) != _TWO_EXAMPLES:
         raise RefusedError(

@@ -28,7 +28,7 @@ from riskband.adversaries.bounds.layer_norms import (
     check_layer,
     has_hooks,
 )
-from riskband.checks import RefusedError
+from riskband.checks import RefusedError, kind_of
 
 Named = list[tuple[str, nn.Module]]
 
@@ -140,7 +140,7 @@ def traced(model: nn.Module, x_shape: Sequence[int]) -> Named:
     except (RuntimeError, IndexError, ValueError, TypeError, AttributeError) as error:
         raise RefusedError(
             f"x_shape must fit the model, which must take float64: it fails for inputs of shape {tuple(x_shape)}, with "
-            f"{type(error).__name__}; give the shape of one input, or make the model take float64, or use an attack"
+            f"{kind_of(error)}; give the shape of one input, or make the model take float64, or use an attack"
         ) from error
     return _Reader(twin, values.found).layers(graph)
 
