@@ -79,6 +79,8 @@ OWN = {  # what a process of ours wrote, or a file of the installation
     "client.answer_record.find": "bytes of any length are numbers, and a digest was compared",
     "protocol.secure.cryptography._stream": "bytes of a cipher made here",
     "strategies.secure.secure_sum._unmasked": "vectors whose length was checked",
+    "riskband.answers.ledgers.header_of": "the first line of a ledger that is read as a whole beside it",
+    "riskband.cli.monitor._of_run": "the report of a run; whatever is wrong with it is said",
     "worlds.federations._cards": "a file of the installation",
     "worlds.federations._table": "a package whose hash was compared",
 }

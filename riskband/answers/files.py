@@ -121,9 +121,9 @@ def _opened(
         table = evaluation(framework, path, wanted).table(wanted, on_error=on_error, worst=worst)
         wanted = replace(wanted, client=table.client, num_examples=1 if wanted.is_score else NUM_EXAMPLES)
         if not wanted.is_score:  # as losses, which are no accuracies that somebody has rounded
-            binary, column = wanted.binary if table.are_binary else False, wanted.column
-            table = table._replace(frame={**table.frame, column: 1.0 - table.frame[column]})
-            wanted = replace(wanted, loss=column, accuracy=None, percent=False, binary=binary)
+            binary, losses = wanted.binary if table.are_binary else False, 1.0 - table.frame[wanted.column]
+            table = table._replace(frame={**table.frame, "loss": losses})
+            wanted = replace(wanted, loss="loss", accuracy=None, percent=False, binary=binary)
     else:
         if wanted.client is not None:
             raise TableError([f"--client is for tables, got {wanted.client!r} with --from, which knows the names"])

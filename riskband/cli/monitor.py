@@ -147,11 +147,15 @@ def _of_run(path: Path) -> Any:
     answers = answers_of(rb.Certificate.load(certificates[0]).recipe["answers"])
     answers = answers.clean if isinstance(answers, rb.AdversarialAnswers) else answers
     answers.require_independent("monitoring")
-    report = json.loads((path / _REPORT).read_text())
-    if "network" not in report or not hasattr(answers, "names"):
-        return answers
-    said = {"names": report["network"]["client_ids"], "ask": who_is_asked(header_of(path / _LEDGER)["config"])}
-    return type(answers)(**{**answers.to_dict(), **said})
+    try:
+        report = json.loads((path / _REPORT).read_bytes())
+        if "network" not in report or not hasattr(answers, "names"):
+            return answers
+        said = {"names": report["network"]["client_ids"], "ask": who_is_asked(header_of(path / _LEDGER)["config"])}
+        return type(answers)(**{**answers.to_dict(), **said})
+    except (ValueError, TypeError, KeyError, OSError) as error:
+        rule = f"{path} must be the folder of a run as it was written, got {error!r}"
+        raise TableError([f"{rule}; riskband verify says what has changed"]) from error
 
 
 def _of_table(path: Path, options: argparse.Namespace, known: Mapping[str, Any]) -> Any:

@@ -107,13 +107,14 @@ def certified_on_scale(
 
     `local` is for changes alone: nothing but what clients measure is known of scores.
     """
+    check_delta(delta)
     gated, families = requirements.read_requirements(require, answers), families_of(answers)
     behind = numbers_behind(gated)
     named = [numbers] if isinstance(numbers, str) or not isinstance(numbers, Iterable) else numbers
     asked = [str(ScaledNumber.of(name, families)) for name in named]
     has_next = num_next is not None or (population is not None and not any(map(is_of_next, gated)))
     is_unasked, found = not (asked or gated or has_next or divergence), dict[str, Certificate]()
-    is_of_few = is_unasked and are_few(answers, delta=check_delta(delta) / len(_UNASKED[ClientChanges]))
+    is_of_few = is_unasked and are_few(answers, delta=delta / len(_UNASKED[ClientChanges]))
     if is_unasked:
         asked = list(_UNASKED[type(answers)])[: 1 if is_of_few else None]
     if divergence is not None and not has_next:

@@ -36,6 +36,8 @@ JUNK = {
 }
 
 RISKS = rb.ClientRisks([0.1, 0.2, 0.4, 0.3], 20)
+PANEL = rb.ClientRisks([0.1, 0.2], 20, names=["a", "b"])
+LATER = rb.ClientRisks([0.3, 0.2], 20, names=["a", "b"])
 CHANGES = rb.ClientChanges([0.1, 0.2, 0.3], [0.2, 0.2, 0.1], 10)
 SCORES = rb.ClientScores([0.9, 0.8, 0.7], True)
 BAND = rb.band(RISKS, delta=0.1)
@@ -136,6 +138,7 @@ CALLS = {
     "mean_bound": {"risks": RISKS, "delta": 0.1, "method": "betting", "seed": 0},
     "measured_dispersion": {"risks": RISKS, "measure": "gini"},
     "num_clients_needed": {"level": 0.5, "delta": 0.1},
+    "panel_change": {"baseline": PANEL, "later": [LATER], "delta": 0.1},
     "plan": {
         "target": "mean<=0.9", "delta": 0.3, "shift": None, "prior": "beta:0.1:0.05", "pilot": None, "num_examples": 20,
         "num_clients": 5, "population": None, "power": 0.5, "cost": (1, 1), "binary": True, "seed": 0,
