@@ -54,8 +54,9 @@ def panel_of(baseline: ClientRisks, later: Sequence[ClientRisks]) -> tuple[Evalu
     Raises ValueError if answers have no names, or a client is there twice in one, noise, a design or wrong answers, or
     an evaluation has nobody of the panel or the same answers as another, or there is no later one.
     """
-    if not later:
-        raise ValueError("a panel must be evaluated at least twice, got its beginning alone; come back later")
+    if not isinstance(later, Sequence) or not later:
+        got = "its beginning alone" if isinstance(later, Sequence) else f"{later!r:.80} as the later answers"
+        raise ValueError(f"a panel must be evaluated at least twice, got {got}; give a list of ClientRisks")
     for answers in (baseline, *later):
         check_kind("answers of a panel", answers, ClientRisks, remedy="a score has no bound for a client")
         answers.require_certain_answers("what is said of a panel", "answers that are right, and missing='ignore'")
