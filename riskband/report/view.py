@@ -141,7 +141,7 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
         "breaks": list(dict.fromkeys(each.statement for each in found.breakdowns)),
         "rows": list(tails.values()),
         "shifted": [row for each in shifted.values() for row in _rows(each, found, public=public)],
-        "of_networks": list(of_networks(found)),
+        "of_networks": list(map(capital, of_networks(found))),
         "others": [row for each in others for row in _rows(each, found, public=public)],
         "groups": next(filter(None, map(words.group_rows, certificates.values())), ()),
         "carriers": "" if public else _who_gets_worse(found, scaled) if scaled else _carriers(found, certificates),
