@@ -57,15 +57,21 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Return all nodes of the parsed file."""
+    return tuple(ast.walk(tree_of(path)))
+
+
 def num_defined(pattern: re.Pattern[str], kind: type | tuple[type, ...], *folders: str) -> int:
     """Return how many classes or functions have a name that matches, methods and inner functions too."""
-    nodes = (node for path in python_files(*folders) for node in ast.walk(tree_of(path)))
+    nodes = (node for path in python_files(*folders) for node in nodes_of(path))
     return sum(isinstance(node, kind) and pattern.fullmatch(node.name) is not None for node in nodes)
 
 
 def num_calls(name: str, *folders: str) -> int:
     """Return how often a function is called by that name, such as ``sqlite3.connect``."""
-    nodes = (node for path in python_files(*folders) for node in ast.walk(tree_of(path)))
+    nodes = (node for path in python_files(*folders) for node in nodes_of(path))
     return sum(isinstance(node, ast.Call) and ast.unparse(node.func) == name for node in nodes)
 
 
@@ -79,19 +85,19 @@ def imported(path: Path, *, for_types: bool = False) -> Iterator[str]:
     are those of the module that has them."""
     typing_only = {
         id(inner)
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not for_types
+        for node in (() if for_types else nodes_of(path))
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         for statement in node.body
         for inner in ast.walk(statement)
     }
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if id(node) in typing_only:
             continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from (_full_name(node.module or "", alias.name) for alias in node.names)
-        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "rb" and node.attr in rb._MODULES:
+        elif isinstance(node, ast.Attribute) and node.attr in rb._MODULES and ast.unparse(node.value) == "rb":
             yield _full_name("riskband", node.attr)
 
 
@@ -191,7 +197,7 @@ def lines_of_code(path: Path) -> set[int]:
         tokens = [token for token in tokenize.generate_tokens(file.readline) if token.type not in _NO_CODE]
     strings = (
         node
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
     )
     free = {line for node in strings for line in _lines(node.lineno, node.end_lineno or node.lineno)}
@@ -205,7 +211,7 @@ def _lines(first: int, last: int) -> range:
 def num_modules_declaring(field: str) -> int:
     """Return how many modules of the library have a class that declares a field of that name."""
     return sum(
-        any(isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == field for node in ast.walk(tree_of(path)))
+        any(isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == field for node in nodes_of(path))
         for path in python_files("riskband")
     )
 

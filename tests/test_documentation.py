@@ -19,6 +19,7 @@ FOLDERS = (
     "tests",
     "docs",
 )
+HEAVY = ("adversaries.md", "planning.md")  # attacks on networks, and plans: seconds each, run by `-m slow`
 MATHEMATICS = ROOT / "docs" / "mathematics.md"
 
 
@@ -32,7 +33,14 @@ def anchors(page):
     return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page.name in HEAVY else [])
+        for page in PAGES
+        if blocks(page)
+    ],
+)
 def test_python_blocks_run(page):
     names = {}
     for block in blocks(page):

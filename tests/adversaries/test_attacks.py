@@ -131,7 +131,7 @@ def test_pgd_on_two_classes_attains_the_worst_loss_in_every_ball(norm, objective
 )
 def test_attacks_come_close_to_exact_and_stay_below_what_is_proven(loss, order, norm):
     """A linear model's inputs are its representations: there bounds are proven."""
-    model, _, _, x, y = problem(seed=8, num_examples=15, num_features=4, num_classes=3)
+    model, _, _, x, y = problem(seed=8, num_examples=6, num_features=4, num_classes=3)
     lower, upper = curves_of(model, x, y, loss=loss, order=order, norm=norm).values(RADII)
     for adversary in ("pgd", "wc-dg", "wda", "min-norm", "wda-knapsack"):
         curves = curves_of(model, x, y, loss=loss, order=order, norm=norm, space="input", adversary=adversary)

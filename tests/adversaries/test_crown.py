@@ -54,11 +54,12 @@ def distance_by_enumeration(model, x, label, *, norm):
 
 
 @pytest.mark.parametrize(
-    "norm", [norm if norm == "l2" else pytest.param(norm, marks=pytest.mark.slow) for norm in NORMS]
+    ("norm", "seeds"),
+    [("l2", [1]), *(pytest.param(norm, range(3), marks=pytest.mark.slow) for norm in NORMS)],
 )
-def test_never_above_the_exact_distance_of_a_small_network_and_near_it(norm):
+def test_never_above_the_exact_distance_of_a_small_network_and_near_it(norm, seeds):
     shares = []
-    for seed in range(3):
+    for seed in seeds:
         model = mlp(2, 4, 3, 3, seed=seed)
         x = np.random.default_rng(seed).normal(size=(2, 2)).astype(np.float32)
         batch = batch_of(model, x)
@@ -85,7 +86,7 @@ def test_of_a_linear_model_the_distance_is_exact(norm):
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@settings(max_examples=6)
+@settings(max_examples=settings().max_examples // 13)
 @given(seed=st.integers(0, 10**6), kind=st.sampled_from([nn.ReLU, nn.Tanh, nn.Sigmoid, "leaky", "pools"]))
 def test_no_attack_comes_nearer_and_constants_alone_say_less(norm, seed, kind):
     rng = np.random.default_rng(seed)

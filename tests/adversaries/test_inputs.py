@@ -82,7 +82,7 @@ def grid_distances(net, x, y, norm, *, num_steps=241):
 
 
 @given(st.integers(0, 1000), st.sampled_from(["l1", "l2", "linf"]), st.sampled_from(ATTACKS))
-@settings(max_examples=10)
+@settings(max_examples=settings().max_examples // 10)
 def test_attacks_lie_below_the_truth_in_the_plane(seed, norm, adversary):
     """Brute force over a grid. A flipped region may be thinner than a cell, so the truth is known to a cell only."""
     net = small_net(seed)

@@ -116,7 +116,7 @@ def test_behind_the_last_layer_the_logits_themselves_move(norm):
 @pytest.mark.parametrize("loss", [LOSSES[0], *(pytest.param(loss, marks=pytest.mark.slow) for loss in LOSSES[1:])])
 def test_a_layers_activations_are_attacked_as_inputs_are(adversary, loss):
     model = in_place()
-    x, y = examples(model, 5)
+    x, y = examples(model, 5, num_examples=6)
     front, tail = split_at(model, "0.0")
     activations = points_at(front, torch.from_numpy(x)).numpy()
     asked = {"loss": loss, "order": 2, "adversary": adversary, "seed": 4}

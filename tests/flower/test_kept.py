@@ -506,7 +506,7 @@ def hashed(answer):
 def test_names_that_tell_of_the_risks_are_no_order(letters):
     """In the order of names, all bounds from one end were false: of a ward that is good the name came first."""
     rng, false = np.random.default_rng(0), []
-    for _ in range(40):
+    for _ in range(12):
         values = (rng.random(60) < 0.3).astype(float)
         names = [f"{letters[int(value)]}{k}" for value, k in zip(values, rng.permutation(10**6)[:60], strict=True)]
         kept = _first_answers([KeptRound(1, tuple(values.tolist()), (100.0,) * 60, names=tuple(names))])

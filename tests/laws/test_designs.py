@@ -9,7 +9,7 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import riskband as rb
@@ -184,6 +184,7 @@ def test_designs_that_say_nothing_give_the_bound_for_independent_clients(risks, 
         assert rb.bound(same, "mean", delta=delta) == pytest.approx(expected, abs=1e-9)
 
 
+@settings(max_examples=settings().max_examples * 3 // 8)
 @given(client_risks(), DELTAS, st.integers(1, 8), st.floats(1.01, 30.0), st.floats(1.1, 10.0))
 def test_bounds_grow_with_the_odds_up_to_the_worst(risks, delta, num_missing, odds, times):
     def ends(missing, of="mean"):

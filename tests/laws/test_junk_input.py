@@ -16,6 +16,8 @@ import riskband as rb
 from riskband.functionals import transforms
 from riskband.worst_cases.divergence_bounds import next_estimate
 
+pytestmark = pytest.mark.usefixtures("coarse_plans")
+
 JUNK = {
     "None": None,
     "text": "x",

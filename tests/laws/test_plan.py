@@ -41,7 +41,7 @@ def test_power_is_that_of_a_closed_form():
         assert option.power == pytest.approx(binom.cdf(largest, option.num_clients, 0.1), abs=0.02)
 
 
-@pytest.mark.parametrize(("shift", "limit"), [(None, 4), ("chi2:0.05", 7)])
+@pytest.mark.parametrize(("shift", "limit"), [pytest.param(None, 4, marks=pytest.mark.slow), ("chi2:0.05", 7)])
 def test_power_for_next_clients_is_a_binomial_sum(shift, limit):
     """At most so many of those that answer may measure more; they are the clients of risk 1."""
     plan = rb.plan(f"next:10:0.5<={limit}", shift=shift, prior=ZERO_OR_ONE, num_examples=50, delta=0.1, num_clients=12)
@@ -56,7 +56,7 @@ def test_power_for_next_clients_is_a_binomial_sum(shift, limit):
         rb.plan("next:1:0.5<=0", prior=ZERO_OR_ONE, num_examples=50, delta=0.1)
 
 
-@pytest.mark.parametrize("population", [30, 55])
+@pytest.mark.parametrize("population", [30, pytest.param(55, marks=pytest.mark.slow)])
 def test_power_for_a_whole_federation_is_that_of_a_hypergeometric_test(population):
     """Of so many clients those above the risk are fewer than would make what was seen too rare."""
     limit, at_hand = population // 5, population // 2
@@ -230,6 +230,7 @@ def test_the_frontier_falls_with_the_examples_and_the_costs_choose_on_it():
     assert small_plan(num_examples=sizes).best._replace(cost=None) == many._replace(cost=None)
 
 
+@pytest.mark.usefixtures("coarse_plans")
 def test_what_there_is_is_compared_with_what_is_needed():
     too_few = small_plan(num_clients=9)
     enough = replace(too_few, at_hand=(Option(200, 40, 0.99),))
@@ -351,6 +352,7 @@ def test_what_no_number_of_clients_reaches_is_said_with_what_can_be_done(asked, 
         rb.plan(delta=0.1, **asked)
 
 
+@pytest.mark.usefixtures("coarse_plans")
 def test_the_command_prints_the_plan_of_the_library(tmp_path, capsys):
     figure = tmp_path / "plan.png"
     asked = ["--prior", PRIOR, "--num-examples", "40", "--delta", "0.1", "--num-clients", "9"]

@@ -88,7 +88,7 @@ def test_a_range_bounds_its_quantiles_more_sharply_than_the_whole(num_values, pl
 @pytest.mark.parametrize(("low", "high"), [(0.5, 0.9), (0.0, 0.4), (0.31, 0.7)])
 def test_levels_reach_both_ends_of_the_range_and_hold_as_often_as_they_say(low, high, sides):
     """By simulation of the event itself; inside, all levels have one tail probability."""
-    num_values, delta, num_draws = 40, 0.1, 200_000
+    num_values, delta, num_draws = 40, 0.1, 20_000
     ordered = np.sort(np.random.default_rng(1).random((num_draws, num_values)), axis=1)
     found = truncated_levels(num_values, delta, sides, low=low, high=high)
     failures = np.zeros(num_draws, dtype=bool)

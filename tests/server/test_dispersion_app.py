@@ -143,6 +143,7 @@ def test_a_value_outside_its_interval_is_not_hidden(report: dict[str, Any]) -> N
     assert "the unseen clients are outside of dispersion_gini." in text
 
 
+@pytest.mark.slow  # test_app says it by default
 def test_the_same_seed_gives_the_same_bytes_whatever_the_network_does(
     finished: Path, report: dict[str, Any], tmp_path: Path, defaults: Mapping[str, Any]
 ) -> None:
@@ -155,6 +156,7 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_network_does(
         assert (finished / name).read_bytes() == (tmp_path / name).read_bytes(), name
 
 
+@pytest.mark.slow  # test_resume and test_comparison_app say it by default
 def test_an_interrupted_run_is_continued_with_the_groups_of_its_ledger(
     finished: Path, tmp_path: Path, defaults: Mapping[str, Any]
 ) -> None:

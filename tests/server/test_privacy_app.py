@@ -83,7 +83,7 @@ def test_the_table_says_what_the_noise_protects(plain: Path, private: Path) -> N
     assert "Privacy" not in printed(json.loads((plain / "report.json").read_text()))
 
 
-@pytest.mark.slow  # without noise test_app and test_wasserstein_app say it by default
+@pytest.mark.slow  # without noise test_app says it by default
 def test_the_same_seed_gives_the_same_bytes_whatever_the_network_does(
     private: Path, tmp_path: Path, defaults: Mapping[str, Any]
 ) -> None:

@@ -172,6 +172,7 @@ def test_a_bound_that_the_unseen_clients_exceed_is_not_hidden(report: dict[str, 
     assert "the unseen clients exceed selection." in text
 
 
+@pytest.mark.slow  # test_app says it by default
 def test_the_same_seed_gives_the_same_bytes_whatever_the_network_does(
     finished: Path, tmp_path: Path, defaults: Mapping[str, Any]
 ) -> None:
@@ -179,6 +180,7 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_network_does(
     assert_same_results(tmp_path, finished)
 
 
+@pytest.mark.slow  # test_resume and test_comparison_app say it by default
 def test_an_interrupted_run_asks_only_those_who_are_missing(
     finished: Path, tmp_path: Path, defaults: Mapping[str, Any]
 ) -> None:

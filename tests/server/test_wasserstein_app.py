@@ -143,6 +143,7 @@ def test_the_table_says_what_each_number_is(report: dict[str, Any]) -> None:
         assert words in text, words
 
 
+@pytest.mark.slow  # test_app says it by default
 def test_the_same_seed_gives_the_same_bytes_whatever_the_network_does(
     finished: Path, report: dict[str, Any], tmp_path: Path, defaults: Mapping[str, Any]
 ) -> None:

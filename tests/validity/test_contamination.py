@@ -10,6 +10,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 import riskband as rb
 from riskband.bands.levels import berk_jones_levels
@@ -128,16 +129,14 @@ def test_bounds_for_the_mean_hold(law, num_missing, num_wrong):
 
 @pytest.mark.parametrize(("num_clients", "delta"), [(5, 0.05), (40, 0.3), (400, 0.1)])
 def test_constant_stakes_hold_for_right_answers_and_are_not_needlessly_wide(num_clients, delta):
-    """Without doubt about any answer their probability of failure is the largest that it can be."""
-    rng = np.random.default_rng(7)
-    draws = {"coin": rng.random((300, num_clients)) < 0.3, "beta": rng.beta(3, 21, (300, num_clients))}
-    means = {"coin": 0.3, "beta": 1 / 8}
-    found = {
-        law: [constant_stakes_upper_mean(row.astype(float), delta=delta) < means[law] for row in rows]
-        for law, rows in draws.items()
-    }
-    assert rejected(found, delta) == {}
-    assert num_clients < 400 or np.mean(found["coin"]) > 0.0
+    """Without doubt about any answer their probability of failure is the largest that it can be: of coins, exactly."""
+    counts = np.arange(num_clients + 1)
+    upper = [constant_stakes_upper_mean(1.0 * (counts[1:] <= count), delta=delta) for count in counts]
+    chance = binom.pmf(counts, num_clients, 0.3) @ (np.array(upper) < 0.3)
+    assert chance <= delta
+    assert num_clients < 400 or chance > 0.0
+    rows = np.random.default_rng(7).beta(3, 21, (100, num_clients))
+    assert not is_rejected([constant_stakes_upper_mean(row, delta=delta) < 1 / 8 for row in rows], delta)
 
 
 def attacked_network(network, *, num_missing, num_wrong, **told):

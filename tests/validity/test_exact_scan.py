@@ -179,7 +179,8 @@ def too_often(names, numbers_of_clients, numbers_of_examples):
 
 
 def test_no_bound_is_false_more_often_than_it_says():
-    assert too_often(PAIRED_OR_FREE, (5, 26), (1, 20)) == {}
+    assert too_often(PAIRED_OR_FREE, (5,), (1, 20)) == {}
+    assert too_often(PAIRED_OR_FREE, (16,), (20,)) == {}
     assert too_often(ORDERED, (7,), (20,)) == {}
 
 
@@ -207,12 +208,12 @@ def test_the_same_in_an_order_of_more_clients(case):
 
 @pytest.mark.parametrize("name", ["chi2", pytest.param("tv", marks=pytest.mark.slow)])
 def test_over_every_order_of_clients_of_two_kinds(name):
-    """Exactly, by all sequences of 7 clients of which a share is bad; at 0.4, where bounds are false now and then."""
-    rows = np.array(list(product([0.0, 1.0], repeat=7)))
+    """Exactly, by all sequences of 6 clients of which a share is bad; at 0.4, where bounds are false now and then."""
+    rows = np.array(list(product([0.0, 1.0], repeat=6)))
     made = (rb.ClientRisks(row, 20, binary=True) for row in rows)
     upper = np.array([rb.worst_case_mean(r, divergence=name, budget=BUDGET, delta=0.4).value for r in made])
     num_bad = rows.sum(axis=1)[:, None]
-    chances = SHARES**num_bad * (1 - SHARES) ** (7 - num_bad)
+    chances = SHARES**num_bad * (1 - SHARES) ** (6 - num_bad)
     false = np.sum(chances * (upper[:, None] < WITHIN[name](SHARES) - 1e-7), axis=0)
     assert 0.0 < np.max(false) <= 0.4
 

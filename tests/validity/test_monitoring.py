@@ -146,16 +146,16 @@ def is_false(answers, number, truth, *, delta, batches):
 )
 def test_bounds_after_batches_that_come_sorted(number, truth):
     """Of coins, the good ones first; exact sums. Looked at within a batch, they are nearly always false."""
-    sizes, delta = [40, 4], 0.2
+    sizes, delta = [24, 4], 0.2
     odds = [binom.pmf(np.arange(size + 1), size, 0.2) for size in sizes]
     wrong, within = 0.0, 0.0
     for first, second in product(np.flatnonzero(odds[0] > 1e-4).tolist(), range(5)):
         values = np.concatenate(
-            [np.repeat([0.0, 1.0], [40 - first, first]), np.repeat([0.0, 1.0], [4 - second, second])]
+            [np.repeat([0.0, 1.0], [24 - first, first]), np.repeat([0.0, 1.0], [4 - second, second])]
         )
         answers, likely = rb.ClientRisks(values, 1000, binary=False), odds[0][first] * odds[1][second]
         wrong += likely * is_false(answers, number, truth, delta=delta, batches=sizes)
-        within += likely * is_false(answers, number, truth, delta=delta, batches=[2] * 22)
+        within += likely * is_false(answers, number, truth, delta=delta, batches=[2] * 14)
     assert wrong <= delta
     assert within > 2.0 * delta
 

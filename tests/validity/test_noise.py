@@ -57,19 +57,14 @@ def noisy_networks(law, mechanism, *, seed, **settings):
 LOSSES = {"0-1": BETA, "continuous": CONTINUOUS}
 
 
-@pytest.mark.parametrize(
-    ("loss", "mechanism"),
-    [
-        ("0-1", "laplace:0.5"),
-        pytest.param("0-1", "gaussian:0.05", marks=pytest.mark.slow),
-        pytest.param("continuous", "laplace:0.5", marks=pytest.mark.slow),
-        pytest.param("continuous", "gaussian:0.05", marks=pytest.mark.slow),
-    ],
-)
-def test_bands_and_all_that_is_read_off_them_cover(loss, mechanism):
+@study(slow=100)
+@pytest.mark.parametrize("mechanism", ["laplace:0.5", "gaussian:0.05"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_bands_and_all_that_is_read_off_them_cover(loss, mechanism, num_networks):
     failures = {}
     for sizes, local in ((20, "marginal"), ("unequal", "marginal"), ("unequal", "counted")):
-        networks = noisy_networks(LOSSES[loss], mechanism, num_networks=30, num_clients=50, sizes=sizes, seed=1)
+        drawn = {"num_networks": num_networks, "num_clients": 50, "sizes": sizes, "seed": 1}
+        networks = noisy_networks(LOSSES[loss], mechanism, **drawn)
         bands = [rb.band(network, delta=DELTA, local=local) for network in networks]
         failures[sizes, local] = [leaves(band, LOSSES[loss]) or is_exceeded(band, LOSSES[loss]) for band in bands]
     assert rejected(failures, DELTA) == {}

@@ -13,7 +13,7 @@ from riskband import tuning
 from riskband.bands.levels import truncated_levels
 from tests.validity.coverage import BETA, ObservedLaw, draw_networks, is_rejected, leaves, study
 
-NUM_CLIENTS, DELTA = 40, 0.2
+NUM_CLIENTS, DELTA = 25, 0.2
 OBJECTIVES = {"cvar": "cvar:0.75", "interval": "interval:0.5:0.9", "several": ["mean", "smoothed_median:0.05"]}
 
 
@@ -39,7 +39,7 @@ def test_tuned_levels_fail_as_often_as_they_say(objectives, sides):
     assert failures.mean() > DELTA - 5 * np.sqrt(DELTA / failures.size)  # exact: nothing is given away
 
 
-@study(100, slow=200)
+@study(60, slow=200)
 @pytest.mark.parametrize("local", ["marginal", pytest.param("counted", marks=pytest.mark.slow), "observed"])
 @pytest.mark.parametrize("method", ["truncated:0.5:0.9", "tuned"])
 def test_bands_from_a_split_hold(method, local, num_networks):

@@ -41,10 +41,9 @@ def failures_of_tails(risks, law):
     ],
     ids=["beta-5", "two points-unequal", "beta-100", "two points-100"],
 )
-def test_the_bound_on_one_quantile_or_tail_holds(law, sizes):
+def test_the_bound_on_one_quantile_holds(law, sizes):
     drawn = {"num_clients": 30, "sizes": sizes, "seed": 1}
     assert rejected(failures(law, num_networks=200, **drawn), DELTA) == {}
-    assert rejected(failures_of_tails(law, num_networks=50, **drawn), DELTA) == {}  # bets take a hundred times as long
 
 
 @pytest.mark.slow
@@ -54,7 +53,7 @@ def test_the_bound_on_one_quantile_or_tail_holds(law, sizes):
 def test_the_bound_on_one_quantile_or_tail_holds_in_larger_studies(law, num_clients, sizes):
     drawn = {"num_clients": num_clients, "sizes": sizes, "seed": 2}
     assert rejected(failures(law, num_networks=100, **drawn), DELTA) == {}
-    assert rejected(failures_of_tails(law, num_networks=25, **drawn), DELTA) == {}
+    assert rejected(failures_of_tails(law, num_networks=50, **drawn), DELTA) == {}  # bets take a hundred times as long
 
 
 @pytest.mark.slow

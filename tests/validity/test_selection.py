@@ -65,20 +65,10 @@ def failures_of_select(objective, found, **arguments):
     return failures
 
 
-@pytest.mark.parametrize(
-    ("num_networks", "seed"), [(30, 0), *(pytest.param(200, seed, marks=pytest.mark.slow) for seed in (0, None))]
-)
-@pytest.mark.parametrize(
-    ("objective", "paired"),
-    [
-        ("mean", False),
-        pytest.param("mean", True, marks=pytest.mark.slow),
-        pytest.param("mean+0.5*gini", False, marks=pytest.mark.slow),
-        ("mean+0.5*gini", True),
-        ("quantile:0.8+cvar:0.9", False),
-        pytest.param("quantile:0.8+cvar:0.9", True, marks=pytest.mark.slow),
-    ],
-)
+@study(slow=200)
+@pytest.mark.parametrize("seed", [0, None])
+@pytest.mark.parametrize("paired", [False, True])
+@pytest.mark.parametrize("objective", ["mean", "mean+0.5*gini", "quantile:0.8+cvar:0.9"])
 def test_the_bound_of_the_chosen_candidate_holds(objective, paired, num_networks, seed):
     found = networks(num_networks, seed=1, num_candidates=8, num_clients=40, num_examples=30, paired=paired)
     assert not is_rejected(failures_of_select(objective, found, seed=seed), DELTA)
@@ -104,7 +94,7 @@ def sequences(num_networks):
 
 
 @pytest.mark.slow
-@study(20)
+@study(10)
 def test_the_best_of_many_bounds_at_the_full_delta_fails(num_networks):
     """Negative control: delta instead of delta/M; with delta/M the same networks are fine."""
     wrong = [min(c.bound for c in found.candidates) < truth("mean") for found in sequences(num_networks)]
@@ -113,14 +103,14 @@ def test_the_best_of_many_bounds_at_the_full_delta_fails(num_networks):
     assert not is_rejected(right, DELTA)
 
 
-@study(20)
+@study(10)
 def test_the_best_measured_candidate_with_its_own_bound_fails(num_networks):
     """Negative control: choose by the measured value, then certify with the same answers at the full delta."""
     chosen = [min(found.candidates, key=lambda candidate: candidate.measured) for found in sequences(num_networks)]
     assert is_rejected([candidate.bound < truth("mean") for candidate in chosen], DELTA)
 
 
-@study(20)
+@study(10)
 def test_the_own_bound_of_a_candidate_in_a_sequence_is_no_certificate(num_networks):
     """Negative control: the smallest bound of those that met the target, reported instead of the target."""
     successes = [found for found in sequences(num_networks) if found.certified]
@@ -129,7 +119,7 @@ def test_the_own_bound_of_a_candidate_in_a_sequence_is_no_certificate(num_networ
     assert all(found.certificate.value == TARGET for found in successes)
 
 
-@study(20)
+@study(10)
 def test_testing_on_after_a_failure_certifies_wrongly(num_networks):
     """Negative control: the sequence goes on at the full delta; here whoever passes is certified wrongly."""
     target = truth("mean") - 1e-9

@@ -30,7 +30,7 @@ def failures(risks, law, *, delta, cases, divergences=("kl", "chi2")):
 )
 def test_all_certificates_of_a_band_hold_together(law, sizes):
     cases = [("marginal", "berk_jones"), ("counted", "berk_jones")]
-    found = failures(LAWS[law], num_networks=150, num_clients=50, sizes=sizes, delta=0.2, seed=1, cases=cases)
+    found = failures(LAWS[law], num_networks=80, num_clients=50, sizes=sizes, delta=0.2, seed=1, cases=cases)
     assert rejected(found, 0.2) == {}
 
 
