@@ -21,6 +21,7 @@ from riskband.answers.scaled import ClientScores
 from riskband.answers.tables import Table, read_table
 from riskband.checks import float_of
 
+_LOSS = "loss"  # the column of losses that scores of evaluations become
 _SHARE = "share"  # the column of shares in a table of strata
 _NAMES = "client"  # the column that has the names of the clients in what frameworks write
 _FLAGS = {"loss": "column", "is_score": "score"}  # what options are called that no column has the name of
@@ -121,9 +122,12 @@ def _opened(
         table = evaluation(framework, path, wanted).table(wanted, on_error=on_error, worst=worst)
         wanted = replace(wanted, client=table.client, num_examples=1 if wanted.is_score else NUM_EXAMPLES)
         if not wanted.is_score:  # as losses, which are no accuracies that somebody has rounded
-            binary, losses = wanted.binary if table.are_binary else False, 1.0 - table.frame[wanted.column]
-            table = table._replace(frame={**table.frame, "loss": losses})
-            wanted = replace(wanted, loss="loss", accuracy=None, percent=False, binary=binary)
+            wanted = replace(wanted, binary=wanted.binary if table.are_binary else False)
+            if problems := wanted.problems(COMMAND, is_noisy=False):
+                raise TableError(problems)
+            frame = dict(table.frame)
+            frame[_LOSS] = 1.0 - frame.pop(wanted.column)
+            table, wanted = table._replace(frame=frame), replace(wanted, loss=_LOSS, accuracy=None, percent=False)
     else:
         if wanted.client is not None:
             raise TableError([f"--client is for tables, got {wanted.client!r} with --from, which knows the names"])

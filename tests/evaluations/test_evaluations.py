@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
 import re
 import shutil
+import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -127,6 +127,20 @@ def test_scores_are_not_read_as_losses(log, capsys, path, tool, client):
     command = ["certify", str(path or log), "--from", tool, "--client", client, "--column", column]
     assert main([*command, "--num-examples", "num_examples"]) == 2
     assert "say --accuracy" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("brier", "has the name of a loss, where 0 is best"), ("f1", "names a score (f1) that is no mean")],
+)
+def test_the_name_of_a_score_may_contradict_that_it_is_an_accuracy(tmp_path, capsys, name, problem):
+    for file in LM_EVAL.iterdir():
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        named = [line | {"metrics": [name], name: line.pop("acc")} for line in lines]
+        (tmp_path / file.name).write_text("\n".join(map(json.dumps, named)))
+    command = ["certify", str(tmp_path), "--from", "lm-eval", "--client", "author", "--column", name, "--accuracy"]
+    assert main(command) == 2
+    assert problem in capsys.readouterr().err
 
 
 OF_USERS = ("--from", "inspect", "--client", "metadata:user", "--column", "match", "--accuracy")
@@ -403,9 +417,8 @@ def test_a_document_that_is_scored_twice_is_refused_and_the_last_does_not_win(tm
         lm_eval_table(file, "subject")
 
 
-def test_a_compressed_log_needs_inspect_and_says_what_to_do_without(tmp_path, capsys):
-    if importlib.util.find_spec("inspect_ai"):
-        pytest.skip("inspect is installed")
+def test_a_compressed_log_needs_inspect_and_says_what_to_do_without(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "inspect_ai.log", None)  # as where it is not installed
     (tmp_path / "log.eval").write_bytes(b"PK")
     command = ["certify", str(tmp_path / "log.eval"), "--from", "inspect", "--client", "metadata:user"]
     assert main([*command, "--column", "match", "--accuracy", "--num-examples", "num_examples"]) == 2

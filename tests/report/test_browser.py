@@ -135,7 +135,9 @@ def test_the_arrows_say_which_client_it_is(browser, tmp_path):
 
 def test_the_readout_rounds_no_budget(browser, tmp_path):
     path = tmp_path / "report.html"
-    path.write_text(report_page(rb.wasserstein_mean(adversarial_answers(), delta=0.05, cost_budget=[0.0, 0.0123456])))
+    path.write_text(
+        report_page(rb.wasserstein_mean(adversarial_answers(), delta=0.05, cost_budget=[0.0, 0.01, 0.0123456]))
+    )
     with opened(browser, path) as page:
         page.get_by_role("img", name="Bounds over the cost").focus()
         page.keyboard.press("ArrowRight")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +12,32 @@ import pytest
 from tests.one_voice import contradictions
 from tests.server.running import printed, run_app
 
-SCENARIOS = {path.stem: path for path in Path("simulations/scenarios").glob("*.toml")}
+SCENARIOS = {
+    path.stem: tomllib.loads(path.read_text(encoding="utf-8")) for path in Path("simulations/scenarios").glob("*.toml")
+}
 NEED_DATA = {"insteval", "movielens", "sandwich-cifar10", "sandwich-mnist"}  # that a machine need not have
 REQUIRED = "mean<=0.9,quantile:0.9<=0.95,worst_mean:chi2:0.1<=0.99,share:0.3<=0.99,worst_share:0.5:kl:0.05<=0.99"
 OF_CHANGES = "change<=0.9,harmed:0.02<=0.99,change_quantile:0.9<=0.95"
 _QUICK = {"num-clients": 24, "num-unseen": 8, "training-rounds": 1, "secure-neighbours": 10, "num-radii": 4}
 
 
+def cases() -> Iterator[Any]:
+    """Each scenario without a requirement and with one, where it takes either."""
+    for name in sorted(SCENARIOS.keys() - NEED_DATA):
+        scenario = SCENARIOS[name]
+        if scenario.get("ask") != "until-decided":  # which needs something to decide
+            yield pytest.param(name, "", id=f"{name}-plain")
+        if scenario.get("strategy") != "selection":  # which requires nothing
+            required = OF_CHANGES if scenario.get("strategy") == "comparison" else REQUIRED
+            yield pytest.param(name, required, id=f"{name}-required")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("required", ["", REQUIRED], ids=["plain", "required"])
-@pytest.mark.parametrize("name", sorted(SCENARIOS.keys() - NEED_DATA))
+@pytest.mark.parametrize(("name", "required"), list(cases()))
 def test_every_scenario_says_each_number_once(
     tmp_path: Path, defaults: Mapping[str, Any], name: str, required: str
 ) -> None:
-    scenario = tomllib.loads(SCENARIOS[name].read_text(encoding="utf-8"))
-    if scenario.get("strategy") == "selection" and required:
-        pytest.skip("a selection requires nothing")
-    if scenario.get("ask") == "until-decided" and not required:
-        pytest.skip("without a requirement there is nothing to decide")
-    if scenario.get("strategy") == "comparison" and required:
-        required = OF_CHANGES
+    scenario = SCENARIOS[name]
     small = {**scenario, **_QUICK, "require": required}
     small |= {"num-training-clients": 4} if scenario.get("training") == "fedavg" else {}
     report = run_app(tmp_path, defaults, **{key.replace("-", "_"): value for key, value in small.items()})
