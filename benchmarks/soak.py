@@ -52,6 +52,7 @@ SETTINGS = ("num-unseen=0", "training-epochs=1", "thresholds=10", "examples-per-
 WAITING = ("node-timeout=20", "reply-timeout=120.0")
 HOSTILE = """
 import sys
+from contextlib import suppress
 sys.path.append({root!r})
 import numpy as np
 from flwr.clientapp import ClientApp
@@ -59,12 +60,22 @@ from tests.strategies.mutations import HARMFUL, pick
 honest = ClientApp.__call__
 def a_stolen_name(rng, content, name):
     content["answer"]["client-id"] = "client-00000"
+def signed(reply, message, context):
+    from client.signing import own_key
+    from protocol import wire
+    statement = wire.statement_of(reply, message)
+    if statement is None:
+        return reply
+    return wire.with_signature(reply, own_key(context.node_config).sign(statement.to_sign), reply_to=message)
 def hostile(app, message, context):
     reply, kind = honest(app, message, context), message.metadata.message_type.removeprefix("query.")
     if not reply.has_error():
-        reply.content.pop("kept", None)  # optional: without it an answer is as good
+        for optional in ("kept", "signature"):  # without the first an answer is as good
+            reply.content.pop(optional, None)
         rng = np.random.default_rng([context.run_config["seed"], len(kind)])
         pick(rng, (a_stolen_name, *HARMFUL[kind]))(rng, reply.content, "")
+        with suppress(ValueError):  # it signs its lie, unless that is nothing that can be signed
+            return signed(reply, message, context)
     return reply
 ClientApp.__call__ = hostile
 """

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click import ClickException
+from flwr.common.config import parse_config_args
 from packaging.requirements import Requirement
 
 from deploy.requirements import deployed_requirements
@@ -230,6 +232,20 @@ def test_data_and_settings_of_a_node_come_from_the_environment() -> None:
     assert "num-partitions=8 " in found["supernode-1"]["environment"]["NODE_CONFIG"]
     assert "--nodes 8 " in " ".join(compose.argv(found["setup"]))
     assert "--clients 8" in " ".join(compose.argv(found["certify"]))
+
+
+def test_a_nodes_config_has_the_signing_key_once() -> None:
+    """Flower refuses a key that is there twice; what docs/secure-aggregation.md gives is without that of Compose."""
+    page = (compose.ROOT / "docs" / "secure-aggregation.md").read_text()
+    (given,) = re.findall(r"^signing-key-file=.*$", page, re.MULTILINE)
+
+    def read(more: str) -> dict[str, Any]:
+        spec = compose.load(compose.SECURE, {"NODE_1_CONFIG": more})["services"]["supernode-1"]
+        return parse_config_args([spec["environment"]["NODE_CONFIG"]])
+
+    with pytest.raises(ClickException):
+        read(given)
+    assert read(given.partition(" ")[2]) == read("") | parse_config_args([given])
 
 
 def test_the_image_is_pinned_runs_as_a_user_and_has_every_dependency() -> None:

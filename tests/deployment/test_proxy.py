@@ -90,7 +90,7 @@ def proxy(log: Path, **environment: str) -> Iterator[int]:
             return probe.connect_ex(("127.0.0.1", port)) == 0
 
     try:
-        wait_until(listens, timeout=20.0, what=log.read_text)
+        wait_until(listens, timeout=60.0, what=log.read_text)
         yield port
     finally:
         process.kill()
@@ -181,7 +181,7 @@ def test_everything_else_is_refused_and_the_log_says_so(port: int, log: Path, re
     before = len(REACHED), len(log.read_text().splitlines())
     assert ask(port, request_line, "content-length: 0") in (400, 403)
     assert len(REACHED) == before[0]
-    wait_until(lambda: len(log.read_text().splitlines()) > before[1], timeout=5.0, what=log.read_text)
+    wait_until(lambda: len(log.read_text().splitlines()) > before[1], timeout=60.0, what=log.read_text)
 
 
 @needs_haproxy
@@ -253,7 +253,7 @@ def test_few_large_bodies_are_with_the_superlink_at_a_time_and_small_ones_pass_b
         connections = [held.enter_context(socket.create_connection(("127.0.0.1", port), 10)) for _ in range(20)]
         for connection in connections:
             connection.sendall(f"POST {PUSH} HTTP/1.1\r\nhost: p\r\ncontent-length: 3\r\n\r\nab".encode())
-        wait_until(lambda: BEGUN.count(PUSH) == 16, timeout=5.0, what=(tmp_path / "log").read_text)
+        wait_until(lambda: BEGUN.count(PUSH) == 16, timeout=60.0, what=(tmp_path / "log").read_text)
         assert ask(port, f"POST {PULL} HTTP/1.1", "content-length: 3", body=b"abc") == 200
         assert BEGUN.count(PUSH) == 16
         for connection in connections:
@@ -280,10 +280,10 @@ def test_one_address_holds_so_many_connections_and_no_more(tmp_path: Path) -> No
     settings = {"INSECURE": "yes", "PER_ADDRESS": "5"}
     with superlink() as address, proxy(tmp_path / "log", SUPERLINK=address, **settings) as port:
         for _ in range(5):  # as soon as that which has looked whether the proxy listens is gone
-            wait_until(is_let_in, timeout=5.0)
+            wait_until(is_let_in, timeout=60.0)
         assert not is_let_in()
         kept.pop().close()
-        wait_until(is_let_in, timeout=5.0)
+        wait_until(is_let_in, timeout=60.0)
         assert not is_let_in()
         for connection in kept:
             connection.close()

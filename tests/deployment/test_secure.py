@@ -34,7 +34,7 @@ def test_the_counts_are_those_of_the_clients_own_files(tmp_path: Path) -> None:
         np.savez(folder / "examples.npz", x=x, y=y)
         risks.append(mean_loss(model, x, y, loss="brier")[0])
     own = 'data="/data/examples.npz" secure-min-clients=4 secure-complete-graph=true'
-    own += ' signing-key-file="/keys/signing.key" secure-clients-file="/keys/clients"'
+    own += ' secure-clients-file="/keys/clients"'
     variables = {f"NODE_{number}_CONFIG": own for number in range(1, NUM_CLIENTS + 1)}
     variables |= {"RISKBAND_UID": "0", "RISKBAND_GID": "0"}
     settings = ["dataset=none", "x-shape=1,8,8", f"num-classes={NUM_CLASSES}", "model=mlp", "training=checkpoint"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +12,14 @@ import pytest
 from simulations.launcher import private_superlink
 from tests.deployment.stage import CLOCK
 from tests.end_to_end.test_flwr_run import PROJECT
+from tests.waiting import wait_until
 
 CONFIG = {"num-clients": 2, "num-unseen": 0, "training-epochs": 1, "model": "mlp", "quorum": 1.0, "node-timeout": 12.0}
+
+
+def is_in_or_out(node: subprocess.Popen[bytes], log: Path) -> bool:
+    """Whether a SuperNode is connected, or has ended because it is not let in."""
+    return node.poll() is not None or "SuperNode ID" in log.read_text()
 
 
 @pytest.mark.slow
@@ -22,10 +28,12 @@ def test_a_clock_that_is_wrong_is_named_as_a_possible_reason(tmp_path: Path, sec
     (tmp_path / "sitecustomize.py").write_text(CLOCK.format(seconds=seconds))
     folder = tmp_path / "out"
     with private_superlink(is_simulation=False) as superlink:
-        superlink.start_supernode(partition_id=0, num_partitions=2)
         elsewhere = replace(superlink, environment={**superlink.environment, "PYTHONPATH": str(tmp_path)})
-        elsewhere.start_supernode(partition_id=1, num_partitions=2)
-        time.sleep(15.0)
+        nodes = [
+            here.start_supernode(partition_id=k, num_partitions=2) for k, here in enumerate((superlink, elsewhere))
+        ]
+        logs = [superlink.home / f"supernode-{k}.log" for k in range(2)]
+        wait_until(lambda: all(map(is_in_or_out, nodes, logs)), what=superlink.log_tail)
         config = CONFIG | {"output-dir": str(folder)}
         superlink.start_run(PROJECT, num_supernodes=None, run_config=config).wait(200)
         log = superlink.logs[0].read_text()
