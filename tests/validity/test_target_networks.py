@@ -7,6 +7,7 @@ import pytest
 from scipy.stats import binom
 
 import riskband as rb
+from riskband.certificate import CrossingError
 from benchmarks.ground_truth import BetaRisks, TwoPointRisks
 from riskband.answers.risks import EQUAL_BY_DESIGN
 from riskband.bands.local_steps import RANDOM_SIZES
@@ -41,7 +42,7 @@ def test_a_lower_bound_of_two_kinds_of_clients_fails_no_more_often_than_delta_ex
 
 @pytest.mark.parametrize("name", ["chi2", "kl", "tv", "hellinger2"])
 def test_ranks_bound_a_divergence_falsely_no_more_often_than_delta_exactly(name):
-    """Of two kinds; to take the divergence of all clients together for that of one is false far more often."""
+    """Of two kinds; to take the divergence of all clients together for that of one is false 30 times as often."""
     num_source, num_target, f = 30, 12, rb.DIVERGENCES[name]
     counts = range(num_source + 1), range(num_target + 1)
     answers = [[two_kinds(k, size).values for k in each] for each, size in zip(counts, (30, 12), strict=True)]
@@ -57,7 +58,7 @@ def test_ranks_bound_a_divergence_falsely_no_more_often_than_delta_exactly(name)
         largest = max(largest, chances[right > truth].sum())
         largest_of_all = max(largest_of_all, chances[of_all > truth].sum())
     assert 0.0 < largest <= DELTA
-    assert largest_of_all > 2 * DELTA or name == "tv"  # of which no event of probability delta says much
+    assert largest_of_all > 30 * largest or name == "tv"  # of which no event of probability delta says much
 
 
 def test_few_clients_show_that_a_network_is_far_where_bands_of_them_show_nothing():
@@ -152,7 +153,11 @@ def test_shares_and_quantiles_of_the_worst_network_fail_no_more_often_than_delta
     for k in range(sizes[0] + 1):
         for j in range(sizes[1] + 1):
             answers = [two_kinds(count, size, high=0.9) for count, size in zip((k, j), sizes, strict=True)]
-            if float(rb.target_bound(*answers, name, delta=DELTA).value) < truth - 1e-6:
+            try:
+                is_false = float(rb.target_bound(*answers, name, delta=DELTA).value) < truth - 1e-6
+            except CrossingError:  # the truth is within the budget: one of the ends is false
+                is_false = True
+            if is_false:
                 failed += binom.pmf(k, sizes[0], p) * binom.pmf(j, sizes[1], share)
     assert 0.0 < failed <= DELTA
 
