@@ -7,11 +7,11 @@ import pytest
 from scipy.stats import binom
 
 import riskband as rb
-from riskband.certificate import CrossingError
 from benchmarks.ground_truth import BetaRisks, TwoPointRisks
 from riskband.answers.risks import EQUAL_BY_DESIGN
 from riskband.bands.local_steps import RANDOM_SIZES
 from riskband.betting import KEPT_OF_FIRST, doubt_of_mean, with_another
+from riskband.certificate import CrossingError
 from riskband.worst_cases.divergence_bounds import bound_by_ranks, next_estimate, rank_test
 from riskband.worst_cases.target_networks import adds_nothing, chance_of_so_few
 from tests.validity.coverage import ROUNDING, rejected, study
