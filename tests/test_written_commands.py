@@ -64,6 +64,9 @@ def folder(tmp_path, monkeypatch):
         table(Path(f"{name}.csv"), size=16, seed=10 + seed)
     for name in ("ten", "few", "answers"):
         table(Path(f"{name}.csv"), size=10, seed=20, first=100)
+    Path("days").mkdir()
+    for seed in range(2):
+        table(Path(f"days/{seed}.csv"), size=16, seed=30 + seed)
     Path("shares.csv").write_text("region,share\nnorth,0.4\nsouth,0.6\n")
     assert main(["certify", "risks.csv", "--num-examples", "100", "--mean", "--out", "certificate.json"]) == 0
     assert main(["report", "certificate.json", "-o", "report.html"]) == 0

@@ -133,7 +133,7 @@ def test_a_resumed_run_says_what_it_did_itself(tmp_path: Path, defaults: Mapping
 @pytest.mark.usefixtures("idle_clock")
 def test_silent_clients_get_messages_and_send_none(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     silent = dict.fromkeys(range(2), lambda message, answer: [])
-    metrics = run_app(tmp_path, defaults, behaviours=silent, quorum=0.8, reply_timeout=1.0)["metrics"]
+    metrics = run_app(tmp_path, defaults, behaviours=silent, quorum=0.8, reply_timeout=30.0)["metrics"]
     assert (metrics["num_messages"], metrics["num_replies"]) == (12, 10)
 
 
