@@ -103,7 +103,7 @@ def refused(message: Message, context: Context, error: Exception) -> Message:
 
 def kind_of(error: BaseException) -> str:
     """Return what an exception is called where it may travel: by the nearest class that is known, or ours."""
-    return checks.kind_of(error, sqlite3.Error, sqlite3.OperationalError, RefusedError, WithheldError)
+    return checks.kind_of(error, *vars(sqlite3).values(), RefusedError, WithheldError)
 
 
 def _name_if_any(context: Context) -> str | None:

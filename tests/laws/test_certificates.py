@@ -351,7 +351,7 @@ def test_a_lower_end_that_is_exactly_zero_is_an_end_wherever_it_is_read():
         "riskband/share/certificate/lower": 0.0,
     }
     assert f"0.0000 to {rounded_up(ZERO.value)}" in {text.get_text() for text in ZERO.plot().texts}
-    with pytest.raises(ValueError, match="must not be above its value"):
+    with pytest.raises(ValueError, match="must not cross, got 0 below"):
         dataclasses.replace(ZERO, value=-0.1, lower=0.0)
 
 

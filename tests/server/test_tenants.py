@@ -230,6 +230,9 @@ def test_inspect_runs_on_a_tenants_own_prompts_and_they_stay_also_if_the_model_r
         file = tmp_path / f"{tenant}.jsonl"
         file.write_text("\n".join(map(json.dumps, lines)))
         own.append({"evaluator": "parrots:risk", "prompts": str(file), "language-model": "parrot/grey"})
+    # Inspect, and a library that another test has loaded before, may have switched Flower's log off.
+    for setting, usual in (("disabled", False), ("propagate", True)):
+        monkeypatch.setattr(logging.getLogger("flwr"), setting, usual)
     with caplog.at_level(logging.ERROR):
         report = run(own, quorum=0.8)
     assert report["network"]["mean_empirical_risk"] == pytest.approx(np.mean([0.7, 0.6, 0.5, 0.4]))

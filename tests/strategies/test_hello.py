@@ -173,6 +173,7 @@ def test_who_has_the_answer_on_record_is_asked_although_nothing_is_left():
     assert reasons(outcome) == [(name_of(3), "budget-spent")]
 
 
+@pytest.mark.usefixtures("idle_clock")
 def test_a_run_says_at_once_that_there_are_fewer_nodes_than_clients(caplog):
     network = Network(num_clients=2)
     strategy(num_clients=5, quorum=0.4).meet(network.grid)
