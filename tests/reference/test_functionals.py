@@ -133,8 +133,8 @@ def test_breakdown_is_where_the_bound_meets_the_target(eight):
 @pytest.mark.parametrize("delta", [0.01, 0.05, 0.5])
 @pytest.mark.parametrize("num_clients", [2, 14, 29, 50, 300])
 def test_one_quantile_of_measured_risks_is_the_order_statistic_of_the_binomial_test(num_clients, delta, level):
-    values = np.linspace(0.0, 0.9, num_clients)
-    bound = rb.quantile(rb.ClientRisks(values, 10**6, binary=False), level, delta=delta, local="observed").value
+    risks = rb.ClientRisks(np.linspace(0.0, 0.9, num_clients), 10**6, binary=False)
+    bound, values = rb.quantile(risks, level, delta=delta, local="observed").value, risks.values
     # The i-th smallest of K is below the quantile only if i or more of them are: Bin(K, level) >= i.
     valid = [i for i in range(1, num_clients + 1) if binom.sf(i - 1, num_clients, level) <= delta]
     assert bound == (values[valid[0] - 1] if valid else 1.0)
