@@ -11,7 +11,7 @@ from mkdocs.structure.files import File, Files
 from nbclient import NotebookClient
 from nbconvert import MarkdownExporter
 
-_TIMEOUT = 1200  # seconds a cell, which the busiest machine needs not: it is to end what hangs
+_TIMEOUT = 1200  # seconds a cell: it is to end what hangs, and CI runs the slow tests beside it
 _WIDTH = 88  # characters of a line that was printed
 
 

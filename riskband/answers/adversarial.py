@@ -36,7 +36,9 @@ client may lie below its truth."""
 
 DEFAULT_NUM_MULTIPLIERS = 24
 
-_SLACK = 3e-6  # how far two numbers of one client may contradict each other, at least
+# How far two numbers of one client may contradict each other, at least: three roundings of 1e-6, each of which the
+# server lets pass (`strategies.asking.rules`), so that what breaks no rule there ends nobody's run here.
+_SLACK = 3e-6
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)

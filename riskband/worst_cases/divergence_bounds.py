@@ -23,7 +23,7 @@ _ALIKE = "clients of both networks measure alike: how risks are measured does no
 BOTH_NETWORKS = "the clients of the source network answered independently of those of the target network"
 _PART_OF_RANKS = 0.5  # of delta: of few clients ranks say most, and of many the bands
 _MOST_COUNTED, _COST_OF_STEP = 2e8, 1e3  # numbers that are added up for one exact probability of ranks
-_LEAST_CHANCE = 1e-150
+_LEAST_CHANCE = 1e-150  # a larger p-value is valid, too; divergences of smaller ones overflow when squared
 
 _OF_ONE: Mapping[FDivergence, Callable[[float, int], float]] = {
     CHI2: lambda found, num: float(np.expm1(np.log1p(found) / num)),
