@@ -23,7 +23,7 @@ def draw(rng: np.random.Generator, mean: float, size: int) -> np.ndarray:
 CERTIFICATES: dict[str, Callable[[rb.ClientRisks], rb.Certificate]] = {
     "mean": partial(rb.mean_bound, delta=0.05),
     "quantile:0.9": lambda answers: rb.quantile(answers, 0.9, delta=0.05),
-    "worst_mean:chi2:0.1": partial(rb.worst_case_mean, divergence="chi2", budget=0.1, delta=0.05),
+    "mean@chi2:0.1": partial(rb.worst_case_mean, divergence="chi2", budget=0.1, delta=0.05),
     "worst shares, chi2:0.1": lambda answers: rb.worst_case_cdf(
         rb.band(answers, delta=0.05, sides="lower"), divergence="chi2", budget=0.1
     ),

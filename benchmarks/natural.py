@@ -28,7 +28,6 @@ from riskband.answers.design import Design
 from riskband.checks import FloatArray
 from riskband.cli.request import figure_problems
 from riskband.plots.bands import save_figure
-from riskband.worst_cases.requirements import number_of
 from worlds.federations import FEDERATIONS, EvaluatedClients, evaluated, examples
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ TRUTHS: Mapping[str, Callable[[FloatArray], float]] = {
     "cvar:0.9": lambda risks: float(
         np.mean(np.quantile(risks, np.linspace(0.9, 1.0, 20_001)[1:], method="inverted_cdf"))
     ),
-    f"worst_mean:chi2:{BUDGET}": worst_mean,
+    f"mean@chi2:{BUDGET}": worst_mean,
 }
 """Numbers that only certificates are of, and what they are of clients whose risks are known."""
 
@@ -95,7 +94,8 @@ def rows(name: str, num_clients: int, num_draws: int) -> list[Row]:
         found.judge(network, float(others[0]), truth)
         answers = network.answers
         for number, value in alone.items():
-            low, high = ends(number_of(number).certificate(answers, delta=DELTA))
+            sides = "worse" if "@" in number else "two"
+            low, high = ends(rb.bound(answers, number, delta=DELTA, sides=sides))
             found.add(number.partition(":")[0], "riskband", is_false=not low <= value <= high, width=high)
         band = rb.band(answers, delta=DELTA)
         below, until = (np.searchsorted(ranked, ranked, side=side) / ranked.size for side in ("left", "right"))

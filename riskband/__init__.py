@@ -21,12 +21,13 @@ __all__ = [
     # bands
     "Band", "band", "joint_band", "OptimisedLevels", "split_clients",
     # bounds
-    "Interval", "bound", "mean_bound", "mean", "quantile", "cvar", "survival", "weighted_quantile", "QuantileWeight",
+    "Interval", "Number", "bound", "mean_bound", "mean", "quantile", "cvar", "survival", "weighted_quantile",
+    "QuantileWeight",
     "transformed_quantile_interval", "joint_cdf", "gini_correlation", "lorenz_certificate", "quantile_certificate",
     "dispersion_certificate", "measured_dispersion", "extremal_distributions",
     # worst cases
     "DIVERGENCES", "custom_divergence", "binary_worst_case", "worst_case_cdf", "worst_case_mean", "breakdown",
-    "target_bound", "next_clients", "change_bound", "score_bound", "divergence_estimate", "divergence_lower_bound",
+    "next_clients", "divergence_estimate", "divergence_lower_bound",
     "panel_change", "wasserstein_mean", "wasserstein_cdf", "wasserstein_breakdown", "wasserstein_published",
     # groups
     "group_bands", "group_certificate", "group_intervals",
@@ -55,7 +56,7 @@ _NAMES = {
     "certificate": "Certificate",
     "functionals.dispersion": "dispersion_certificate extremal_distributions lorenz_certificate measured_dispersion",
     "functionals.distributions": "RiskDistribution",
-    "functionals.functional": "Interval bound",
+    "functionals.functional": "Interval",
     "functionals.gini_correlation": "gini_correlation",
     "functionals.quantiles": (
         "cvar mean num_clients_needed quantile quantile_certificate survival transformed_quantile_interval "
@@ -65,6 +66,8 @@ _NAMES = {
     "groups.comparisons": "group_certificate group_intervals",
     "groups.group_bands": "group_bands",
     "means": "mean_bound",
+    "numbers.bounds": "bound",
+    "numbers.number": "Number",
     "report.compared": "compare",
     "report.monitored": "monitor",
     "report.page": "report_page",
@@ -78,8 +81,6 @@ _NAMES = {
     "worst_cases.planning": "plan",
     "worst_cases.requirements": "require",
     "worst_cases.reweighting": "breakdown worst_case_cdf worst_case_mean",
-    "worst_cases.target_networks": "target_bound",
-    "worst_cases.scaled": "change_bound score_bound",
     "worst_cases.sequences": "Sequence",
     "worst_cases.wasserstein": "wasserstein_breakdown wasserstein_cdf wasserstein_mean wasserstein_published",
 }
@@ -104,7 +105,7 @@ if TYPE_CHECKING:
         measured_dispersion,
     )
     from riskband.functionals.distributions import RiskDistribution
-    from riskband.functionals.functional import Interval, bound
+    from riskband.functionals.functional import Interval
     from riskband.functionals.gini_correlation import gini_correlation
     from riskband.functionals.quantiles import (
         cvar,
@@ -120,6 +121,8 @@ if TYPE_CHECKING:
     from riskband.groups.comparisons import group_certificate, group_intervals
     from riskband.groups.group_bands import group_bands
     from riskband.means import mean_bound
+    from riskband.numbers.bounds import bound
+    from riskband.numbers.number import Number
     from riskband.report.compared import compare
     from riskband.report.monitored import monitor
     from riskband.report.page import report_page
@@ -133,9 +136,7 @@ if TYPE_CHECKING:
     from riskband.worst_cases.planning import plan
     from riskband.worst_cases.requirements import require
     from riskband.worst_cases.reweighting import breakdown, worst_case_cdf, worst_case_mean
-    from riskband.worst_cases.scaled import change_bound, score_bound
     from riskband.worst_cases.sequences import Sequence
-    from riskband.worst_cases.target_networks import target_bound
     from riskband.worst_cases.wasserstein import (
         wasserstein_breakdown,
         wasserstein_cdf,

@@ -31,25 +31,24 @@ SCHEMA = "riskband.certificate/1"
 
 USUAL_DELTA = 0.05
 
-_KINDS = {  # what is bounded, by the function in the recipe; of a measure it is in its name
+_CURVES = {  # what is bounded over their axes, by the function in the recipe; of a measure it is in its name
     "mean_bound": "mean",
     "survival": "share",
-    "worst_case_mean": "worst_mean",
-    "worst_case_cdf": "worst_share",
-    "next_clients": "next",
+    "worst_case_mean": "mean",
+    "worst_case_cdf": "share",
+    "next_clients": "largest",
     "divergence_lower_bound": "divergence",
-    "wasserstein_mean": "transport_mean",
-    "wasserstein_published": "transport_mean",
-    "wasserstein_cdf": "transport_share",
+    "wasserstein_mean": "mean",
+    "wasserstein_published": "mean",
+    "wasserstein_cdf": "share",
     "lorenz_certificate": "lorenz",
     "quantile_certificate": "quantile",
     "joint_cdf": "joint_share",
     "select": "selection",
 }
-_PARAMETERS = (  # in the order in which a name has them
-    *("measure", "weight", "comparison", "functional", "first", "second", "objective"),
-    *("population", "num_next", "k", "above", "level", "thresholds", "divergence", "budget", "cost_budget"),
-)
+_PARAMETERS = ("measure", "weight", "comparison", "functional", "first", "second", "objective")
+_POINTS = ("k", "above", "level", "thresholds")  # what follows the functional in a name
+_PLACES = ("cost", "target", "next", "others", "all")  # what a population begins with, unless it is a divergence
 _NUM_SHOWN, _LONG = 3, 8  # points of a curve or clients in a sentence, and characters of a threshold
 _ROUNDING = 1e-9  # of a weight: a client that weighs as all do does not carry the worst case
 _CROSSING = 1e-9  # by which ends may cross, both found by searches
@@ -191,34 +190,60 @@ class Certificate(Drawn):
 
     @property
     def name(self) -> str:
-        """What is bounded, as `rb.bound` and requirements name it: "mean", "worst_mean:chi2:0.1".
+        """What is bounded, as `rb.bound` and requirements name it: "mean", "mean@chi2:0.1".
 
         Points of a curve are left out, if there is more than one. Two certificates of one name bound the same quantity,
         if they are of the same answers.
         """
-        function, given = str(self.recipe.get("function")), self._given
+        given = self._given
         if isinstance(given.get("number"), str):
             return str(given["number"])
-        left = "population" if {"above", "num_next"} <= given.keys() else ""  # of which a requirement says nothing
-        points = (given.get(each) for each in _PARAMETERS if each != left)
-        single = (each[0] if isinstance(each, list) and len(each) == 1 else each for each in points)
-        parts = [
-            each if isinstance(each, str) else exactly(each) for each in single if isinstance(each, (str, float, int))
-        ]
-        kind = () if given.keys() & {"measure", "weight", "comparison"} else (_KINDS.get(function, function),)
-        # Of a population all, and not its next clients; and of either only the mean.
-        of_next = [word for word, flag in (("all", "including_seen"), ("mean", "mean")) if given.get(flag)]
-        return ":".join([*kind, *of_next, *parts])
+        function = str(self.recipe.get("function"))
+        kind = () if given.keys() & {"measure", "weight", "comparison"} else (_CURVES.get(function, function),)
+        kind = ("count",) if "above" in given else ("mean",) if given.get("mean") else kind
+        functional = ":".join([*kind, *_points_of(given, (*_PARAMETERS, *_POINTS))])
+        return "@".join(filter(None, (functional, self._population)))
+
+    @property
+    def _population(self) -> str:
+        """What follows @ in the name: a shift, a cost, a target network, or clients of a finite number."""
+        given, places = self._given, []
+        if "population" in given and ("including_seen" in given and given.get("num_next") is None):
+            places = ["all" if given["including_seen"] else "others", *_points_of(given, ("population",))]
+        elif "num_next" in given:
+            places = ["next", *_points_of(given, ("num_next",))]
+        elif "cost_budget" in given:
+            places = ["cost", *_points_of(given, ("cost_budget",))]
+        elif "target" in given:
+            places = ["target"]
+        return ":".join([*places, *_points_of(given, ("divergence", "budget"))])
 
     @property
     def kind(self) -> str:
-        """What is bounded, without its parameters: "mean", "quantile", "worst_mean", "gini"."""
-        return self.name.partition(":")[0]
+        """What is bounded, without its parameters: "mean", "quantile", "mean@chi2", "count@next", "gini"."""
+        functional, _, population = self.name.partition("@")
+        family = functional.partition(":")[0]
+        return f"{family}@{population.partition(':')[0]}" if population else family
+
+    @property
+    def family(self) -> str:
+        """The functional that is bounded, without its parameters and its population."""
+        return self.kind.partition("@")[0]
+
+    @property
+    def shift(self) -> tuple[str, list[float]] | None:
+        """The divergence of a shifted or target network, and the budgets that the bound is for; None without one."""
+        given, place = self._given, self.name.partition("@")[2].split(":")
+        if "number" not in given:
+            budgets = np.ravel(given.get("budget", [])).tolist()
+            return (str(given["divergence"]), budgets) if given.get("divergence") is not None else None
+        is_shifted = len(place) > 1 and place[-2] not in _PLACES
+        return (place[-2], [float(place[-1])]) if is_shifted else None
 
     @property
     def num_digits(self) -> int:
         """Digits after the point with which bounds are said: none of a number of clients."""
-        return 0 if "above" in self._given else 4
+        return 0 if self.family == "count" else 4
 
     @property
     def _given(self) -> Mapping[str, Any]:
@@ -255,7 +280,7 @@ class Certificate(Drawn):
         found, bounds = self.recipe.get("answers"), (self.lower, None if self.is_open else self.value)
         answers = found if isinstance(found, Mapping) else {}
         ends = (-1.0, 1.0) if {"old", "num_examples"} <= answers.keys() else (answers.get("low"), answers.get("high"))
-        if None not in ends and self.kind in ("harmed", "score_share"):
+        if None not in ends and self.family == "share":
             ends = 0.0, 1.0
         ends = ends if self.num_digits else (None, None)  # a number of clients says something at its ends, too
         lower, upper = (
@@ -489,6 +514,13 @@ def recipe(function: str, arguments: Mapping[str, Any], source: Source) -> dict[
     """
     plain = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in arguments.items()}
     return {"function": function, "arguments": plain, **source.provenance()}
+
+
+def _points_of(given: Mapping[str, Any], names: Collection[str]) -> list[str]:
+    """The arguments of these names in words, but for curves of several points."""
+    values = (given.get(name) for name in names)
+    single = (each[0] if isinstance(each, list) and len(each) == 1 else each for each in values)
+    return [each if isinstance(each, str) else exactly(each) for each in single if isinstance(each, (str, float, int))]
 
 
 def _number_or_curve(bound: float | FloatArray) -> float | FloatArray:

@@ -21,10 +21,10 @@ from riskband.answers.responses import ANSWERED_BY, MISSING, check_missing
 from riskband.bands.methods import resolve_level_method
 from riskband.models.evaluation import DEVICES
 from riskband.models.losses import LOSSES, OWN
+from riskband.numbers.number import Number
 from riskband.report.words import about
-from riskband.worst_cases.always_valid import DIRECT
-from riskband.worst_cases.requirements import Requirement, is_of_next, read_requirements
-from riskband.worst_cases.scaled import CHANGES
+from riskband.worst_cases.always_valid import DIRECT, is_direct
+from riskband.worst_cases.requirements import Requirement, read_requirements
 from server.run.folder import FIGURE_SUFFIXES
 from server.run.ledger import KEYS_KEY
 from server.sections import (
@@ -204,15 +204,15 @@ class Model(Section):
     }
 
 
-def families(required: Iterable[str]) -> set[str]:
-    """Return the names of the numbers that requirements are about, without their parameters."""
-    return {Requirement.of(each).name.partition(":")[0] for each in required}
+def numbers_of(required: Iterable[str]) -> list[Number]:
+    """Return the numbers that requirements are about."""
+    return [Requirement.of(each).number for each in required]
 
 
 def _requirement(text: str) -> str:
     """Return a requirement as it is written; raises ValueError, also for what counts examples."""
-    (found,) = read_requirements(text)
-    if found.number.counts_examples:
+    (found,) = read_requirements(text, None)
+    if found.number.family == "example_mean":
         raise ValueError
     return str(found)
 
@@ -260,7 +260,7 @@ def _can_be_decided(known: Mapping[str, Any]) -> bool:
     """Return True; raises ValueError with what a sequence cannot take, or what leaves everything open."""
     unfit = _unfit(known, _PLAIN)
     required = known.get("require", ("mean<=0.5",))
-    unfit += [] if required and families(required) <= {*DIRECT, *CHANGES} else ["require"]
+    unfit += [] if required and all(map(is_direct, numbers_of(required))) else ["require"]
     if unfit:
         raise ValueError(f"not with {', '.join(unfit)} as here")
     return True
@@ -316,7 +316,8 @@ class Asking(Section):
 
     rules: ClassVar[Mapping[str, Rule]] = {
         "privacy": lambda noise, known: (
-            not noise or not (known.get("evaluator") or any(map(is_of_next, known.get("require", ()))))
+            not noise
+            or not (known.get("evaluator") or any(each.is_finite for each in numbers_of(known.get("require", ()))))
         ),
         "missing": lambda missing, known: missing in MISSING or known.get("strategy", "") == "f_divergence",
         "design": lambda design, known: not (design and _unfit(known, _FIT_FOR_DESIGNS)),

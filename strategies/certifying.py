@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeGuard
+from typing import Any, ClassVar, TypeGuard
 
 import riskband as rb
 from protocol.mechanisms import steps_of
 from riskband.answers.design import SAID_BY_CLIENTS, design_asked
+from riskband.answers.scaled import RISK, Scale
 from riskband.models.losses import get_loss
+from riskband.numbers.number import Number
 from riskband.worst_cases.requirements import certificates_of, numbers_alone, numbers_behind, read_requirements
 from strategies.asking.query import QueryStrategy, RoundOutcome
 
@@ -66,10 +68,11 @@ class CertifyingStrategy(QueryStrategy):
     seed: int | None = None
     # Limits such as "mean<=0.2": the numbers in them are certified from both sides.
     requirements: Sequence[str] = ()
+    scale: ClassVar[Scale] = RISK  # of the number that each client has
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.numbers_required = numbers_behind(read_requirements(self.requirements))
+        self.numbers_required = numbers_behind(read_requirements(self.requirements, self.scale))
 
     @staticmethod
     def can_bet_on(source: object) -> TypeGuard[rb.ClientRisks]:
@@ -79,19 +82,19 @@ class CertifyingStrategy(QueryStrategy):
         """
         return isinstance(source, rb.ClientRisks) and source.are_as_measured
 
-    def own_numbers(self, source: object, names: Sequence[str]) -> list[str]:
+    def own_numbers(self, source: object, numbers: Sequence[Number]) -> list[Number]:
         """Return those of the numbers that are bounded by themselves, and not read off a band."""
-        return numbers_alone(names, can_bet=self.can_bet_on(source))
+        return numbers_alone(numbers, can_bet=self.can_bet_on(source))
 
     def certificates_required(
-        self, source: Any, names: Sequence[str], *, delta: float, band: rb.Band | None = None
+        self, source: Any, numbers: Sequence[Number], *, delta: float, band: rb.Band | None = None
     ) -> dict[str, rb.Certificate]:
         """Return a certificate of each number that anything bounds, with `delta` for each of its own; or of the band.
 
         Without a band one is made where it is needed, with `delta` for all that is read off it.
         """
-        own = self.own_numbers(source, names)
-        found, rest = certificates_of(source, own, delta=delta), [name for name in names if name not in own]
+        own = self.own_numbers(source, numbers)
+        found, rest = certificates_of(source, own, delta=delta), [each for each in numbers if each not in own]
         if rest and band is None:
             band = rb.band(source, delta=delta, sides="two")
         return found if band is None else found | certificates_of(band, rest, delta=None)
@@ -143,9 +146,9 @@ class BandStrategy(CertifyingStrategy):
         """Keyword arguments of `riskband.band`, but for delta."""
         return {"method": self.band, "local": self.local}
 
-    def own_numbers(self, source: object, names: Sequence[str]) -> list[str]:
+    def own_numbers(self, source: object, numbers: Sequence[Number]) -> list[Number]:
         """As of every strategy; a local step that was asked for is a band's."""
-        return numbers_alone(names, can_bet=self.local == "marginal" and self.can_bet_on(source))
+        return numbers_alone(numbers, can_bet=self.local == "marginal" and self.can_bet_on(source))
 
     def plain_risks(self, outcome: RoundOutcome[Any]) -> rb.ClientRisks:
         """Return the risks that the clients answered; see `client_risks`."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import riskband as rb
 from protocol.questions import ComparisonAnswer
+from riskband.answers.scaled import CHANGE
 from riskband.models.losses import get_loss
 from strategies.asking.query import RoundOutcome
 from strategies.certifying import CertifyingStrategy, Conclusion, by_file
@@ -29,6 +30,8 @@ class Comparison(CertifyingStrategy):
     Raises ValueError if a setting of `QueryStrategy` is out of its range.
     """
 
+    scale = CHANGE
+
     def answered(self, outcome: RoundOutcome[ComparisonAnswer]) -> rb.ClientChanges:
         """Return the changes that the valid answers say."""
         said = ("old_risk", "new_risk", "num_examples", "num_worse")
@@ -46,7 +49,7 @@ class Comparison(CertifyingStrategy):
         self, outcome: RoundOutcome[ComparisonAnswer], changes: rb.ClientChanges, found: Mapping[str, rb.Certificate]
     ) -> ComparisonConclusion:
         """Return a conclusion with these certificates by name, of what is required and what is not."""
-        required = {name: found[name] for name in self.numbers_required if name in found}
+        required = {name: found[name] for name in map(str, self.numbers_required) if name in found}
         others = {name.replace(":", "_"): each for name, each in found.items() if name not in required}
         new = [answer.new_risk for answer in outcome.answers]
         return ComparisonConclusion(

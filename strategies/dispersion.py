@@ -13,6 +13,7 @@ from protocol.questions import LossAnswer
 from riskband.functionals.dispersion import UnboundedError
 from riskband.functionals.functional import Functional, method_that_applies, resolve
 from riskband.groups.group_bands import GroupBands, smallest_group
+from riskband.numbers.number import Number
 from strategies.asking.query import RoundOutcome
 from strategies.certifying import BandStrategy, Conclusion, by_file
 
@@ -78,20 +79,20 @@ class Dispersion(BandStrategy):
         risks = self.plain_risks(outcome)
         is_own = self.method == BETTING and self.local == "marginal" and self.can_bet_on(risks)
         of_groups, small = self._grouped(outcome)
-        measured = {each.name for each in self._measures}
-        required = [name for name in self.numbers_required if name not in measured]
+        measured = {Number.of(each.name) for each in self._measures}
+        required = [number for number in self.numbers_required if number not in measured]
         num_own = len(self._measures) * is_own + len(self.own_numbers(risks, required)) + (of_groups is not None)
-        has_mean = "mean" not in (*required, *measured)
+        has_mean = Number("mean") not in (*required, *measured)
         part = self.delta / (1 + has_mean + num_own)
         band = rb.band(risks, sides="two", delta=part, **self.band_settings)
         bounds = tuple(self._bounds(band, each, own_delta=part if is_own else None) for each in self._measures)
         found = self.certificates_required(risks, required, delta=part, band=band)
         bounded = {each.measure.name: each.certificate for each in bounds if each.certificate is not None}
-        found |= {name: bounded[name] for name in self.numbers_required if name in bounded}
+        found |= {name: bounded[name] for name in map(str, self.numbers_required) if name in bounded}
         mean = rb.mean_bound(risks, delta=part, seed=self.seed) if has_mean else found.get("mean")
-        certificates = {} if mean is None or "mean" in measured else {"mean": mean}
+        certificates = {} if mean is None or Number("mean") in measured else {"mean": mean}
         certificates |= {each.key: each.certificate for each in bounds if each.certificate is not None}
-        certificates |= by_file({name: found[name] for name in required if name in found and name != "mean"})
+        certificates |= by_file({name: found[name] for name in map(str, required) if name in found and name != "mean"})
         # The Lorenz curve grows in convex order as the Gini coefficient does.
         lorenz_method = method_that_applies(band_method(self.method), band, resolve("gini"))
         certificates["lorenz"] = rb.lorenz_certificate(band, shares=LORENZ_SHARES, method=lorenz_method)

@@ -11,9 +11,8 @@ import numpy as np
 import riskband as rb
 from riskband.answers.histogram import PlainAnswers, clients_above
 from riskband.functionals.quantiles import SINGLE_LOCAL
-from riskband.report.asked import are_few, next_of_few
-from riskband.wording import exactly
-from riskband.worst_cases.requirements import budgets_beside
+from riskband.numbers.number import Number
+from riskband.report.asked import are_few, budgets_beside, next_of_few
 from strategies.asking.query import RoundOutcome
 from strategies.certifying import BandStrategy, Conclusion, by_file
 
@@ -66,14 +65,14 @@ class FDivergence(BandStrategy):
     def conclude(self, outcome: RoundOutcome[Any]) -> FDivergenceConclusion:
         """Return the certificates that the valid answers give; see `QueryStrategy.conclude`."""
         risks, required = self.answered(outcome), self.numbers_required
-        share = f"share:{exactly(self.breakdown_threshold)}"
+        mean, share = Number("mean"), Number("share", (self.breakdown_threshold,))
         bet_on = risks if self.can_bet_on(risks) else None
         budgets = {
             name: np.array(budgets_beside(required, divergence=name, budgets=self.budgets)) for name in self.divergences
         }
         single = risks if isinstance(risks, rb.ClientRisks) and self.local in SINGLE_LOCAL else None
         has_share = single is not None and share not in required
-        num_own = ("mean" not in required) + has_share + len(self.own_numbers(risks, required))
+        num_own = (mean not in required) + has_share + len(self.own_numbers(risks, required))
         has_band = not isinstance(risks, rb.ClientRisks) or risks.are_independent
         num_parts = has_band + num_own + (bet_on is not None) * sum(sizes.size > 0 for sizes in budgets.values())
         certificates, part = dict[str, rb.Certificate](), self.delta / num_parts

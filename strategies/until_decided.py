@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from flwr.serverapp import Grid
 
 import riskband as rb
 from protocol.questions import Query
 from riskband.answers.rows import seeded_order
+from riskband.answers.scaled import CHANGE, Scale
 from strategies.asking.failures import Failure, FailureReason, in_order
 from strategies.asking.query import Arrays, RoundOutcome
 from strategies.asking.replies import num_needed
@@ -22,6 +23,8 @@ _PASSED = "its batch was looked at without it before the run was interrupted"
 @runtime_checkable
 class Reader(Protocol):
     """What can be made of answers: the `FDivergence` or `Comparison` that would ask all clients the same."""
+
+    scale: ClassVar[Scale]
 
     def answered(self, outcome: RoundOutcome[Any]) -> Any:
         """Return what the answers say of the clients, in the order of `outcome.answers`."""
@@ -54,7 +57,15 @@ class UntilDecided(CertifyingStrategy):
         self.earlier = self.earlier or ()  # so that it says hello
         super().__post_init__()
         self._num_taken, self._last = 0, ""  # of the order
-        rb.Sequence(self.requirements, delta=self.delta)  # refuses what it cannot decide before anybody is asked
+        of_answers = rb.ClientChanges if self.scale is CHANGE else rb.ClientRisks
+        rb.Sequence(
+            self.requirements, delta=self.delta, of=of_answers
+        )  # refuses what it cannot decide before anybody is asked
+
+    @property
+    def scale(self) -> Scale:  # type: ignore[override]
+        """That of the reader's answers."""
+        return self.reader.scale
 
     @property
     def num_expected(self) -> int:

@@ -431,6 +431,13 @@ class ClientScores(ScaledAnswers):
         return ClientScores(**{**self.to_dict(), "higher_is_better": not self.higher_is_better})
 
 
+def beyond(answers: ScaledAnswers, values: FloatArray, threshold: float) -> npt.NDArray[np.bool_]:
+    """Return which values are beyond a threshold: a change if it is above it, a score also if equal."""
+    if isinstance(answers, ClientChanges):
+        return values > threshold
+    return values <= threshold if answers.scale.is_higher_better else values >= threshold
+
+
 def is_scaled(answers: Mapping[str, Any]) -> bool:
     """Return whether stored answers are changes or scores."""
     # A selection may have a candidate that is called so.

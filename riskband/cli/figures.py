@@ -28,7 +28,7 @@ def draw(
     from riskband.plots.dispersion import dispersion_figure
 
     if plot:
-        curves = [each for each in found.certificates.values() if each.kind == "worst_share" and each.axes]
+        curves = [each for each in found.certificates.values() if each.kind.startswith("share@") and each.axes]
         save_figure(band_figure(found.band, worst_case=curves[0] if curves else None, title=title), plot)
         only = f" (worst cases in {next(iter(found.divergences))} only)" if len(curves) > 1 else ""
         say(f"figure: {plot}{only}")

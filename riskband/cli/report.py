@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import riskband as rb
-from riskband.answers.scaled import CHANGE, is_scaled, scale_of
+from riskband.answers.scaled import CHANGE, RISK, scale_of
 from riskband.cli.verify import by_number, gate_again, read_document
 from riskband.report import words
 from riskband.report.findings import findings
@@ -20,11 +20,9 @@ from riskband.worst_cases.requirements import (
     Gate,
     Requirement,
     certificates_of,
-    is_of_next,
     numbers_behind,
     verdicts_on,
 )
-from riskband.worst_cases.scaled import CHANGES, SCORES, ScaledNumber
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -120,14 +118,14 @@ def _gate(certificates: Mapping[str, rb.Certificate], gates: _Verdicts, asked: l
     found = findings(certificates)
     band = found.band
     known = by_number(certificates)
-    missing = [name for name in numbers_behind(asked) if name not in known]
+    missing = [each for each in numbers_behind(asked) if str(each) not in known]
     command = "compare" if scale_of(found.answers) is CHANGE else "certify"
-    for name in missing if is_scaled(found.answers) else ():
-        if not is_of_next(name):
-            ScaledNumber.of(name, CHANGES if command == "compare" else SCORES)  # one of risks has another remedy
+    for requirement in asked:
+        requirement.check(scale_of(found.answers) or RISK)
     if missing and (band is None or band.sides != "two"):
         raise ValueError(
-            f"the files hold no certificate of {' and '.join(missing)}, and no band with both sides to read it off; "
+            f"the files hold no certificate of {' and '.join(map(str, missing))}, and no band with both sides to read "
+            "it off; "
             f"ask for it when the certificates are made: riskband {command} --require"
         )
     read = {} if band is None else certificates_of(band, missing, delta=None)

@@ -28,12 +28,12 @@ from riskband.answers.responses import (
 from riskband.bands.methods import resolve_level_method
 from riskband.bands.pilots import check_pilot_share
 from riskband.checks import check_budget, check_count, check_delta, check_fraction
-from riskband.functionals.functional import resolve, resolve_weight
+from riskband.functionals.functional import resolve_weight
 from riskband.functionals.weights import check_tail_level
+from riskband.numbers.number import Number
 from riskband.report.asked import DEFAULT_BUDGETS, Asked
 from riskband.report.words import about
 from riskband.worst_cases.requirements import Requirement, read_requirements
-from riskband.worst_cases.scaled import SCORES, ScaledNumber
 
 T = TypeVar("T")
 _OF_A_RUN = 'answered-by = "{}" in the configuration of the run'
@@ -86,9 +86,8 @@ class Request:
         given = [name for name in refused if getattr(self.asked, name) != getattr(usual, name)]
         given += [name for name in ("noise", "tune", "plot", "plot_dispersion") if getattr(said, name)]
         given = [name for name in given if name not in ("band", "groups")]
-        names = self.of_scores["numbers"]
         problems = self._contradictions()
-        problems += problems_of([*self._checks(), *(partial(ScaledNumber.of, name, SCORES) for name in names)])
+        problems += problems_of(self._checks())
         if len(self.asked.divergence) > 1:
             problems.append(f"--score takes one --divergence, got {', '.join(self.asked.divergence)}; ask for each")
         problems += score_problems(said, self.wanted, given)
@@ -103,9 +102,9 @@ class Request:
     def of_scores(self) -> dict[str, Any]:
         """What is asked of scores, as `certified_on_scale` takes it."""
         asked = self.asked
-        levels = [f"score_quantile:{each!r}" for each in asked.quantile]
-        shares = [f"score_share:{each!r}" for each in asked.survival]
-        numbers = [*["score"] * (asked.mean and not asked.mean_of_others), *levels, *shares]
+        levels = [Number("quantile", (level,)) for level in asked.quantile]
+        shares = [Number("share", (threshold,)) for threshold in asked.survival]
+        numbers = [*[Number("mean")] * (asked.mean and not asked.mean_of_others), *levels, *shares]
         shift = {"divergence": asked.divergence[0], "budget": list(asked.budget)} if asked.divergence else {}
         of_next = {"num_next": asked.next, "population": asked.population, "mean_of_others": asked.mean_of_others}
         return {"delta": asked.delta, "numbers": numbers, "require": asked.require, **of_next, **shift}
@@ -121,7 +120,7 @@ class Request:
             partial(check_budget, asked.budget),
             partial(check_fraction, "--quantile", asked.quantile),
             *([partial(check_fraction, "--survival", asked.survival)] if said.score is None else []),
-            *(partial(resolve, name, called="measure") for name in asked.measure),
+            *(partial(Number.of, name) for name in asked.measure),
             *(partial(read_requirements if said.score is None else Requirement.of, text) for text in asked.require),
             *(partial(check_tail_level, level) for level in asked.cvar),
             *(partial(check_fraction, name, value) for name, value in single.items() if value is not None),

@@ -90,7 +90,7 @@ _SAID = ("Clients that answered", "Test examples of each client")  # in the firs
 
 def _lines_of(found: Findings, name: str) -> Iterator[str]:
     certificate, why = found.certificates[name], found.says_nothing.get(name)
-    quantity, given = certificate.quantity, certificate.recipe["arguments"]
+    quantity, (divergence, budgets) = certificate.quantity, certificate.shift or ("", [])
     if not certificate.axes:
         low, high = certificate.ends
         digits = certificate.num_digits
@@ -98,14 +98,14 @@ def _lines_of(found: Findings, name: str) -> Iterator[str]:
         bound = f": no bound below 1; {why}" if why else "" if high is None else f" <= {rounded_up(high, digits)}"
         bound = ": not bounded by these answers" if low is None and high is None else bound
         itself = f" ({said})" if (said := words.of_rank(certificate)) else ""
-        become = _become(given["divergence"], given["budget"]) if "budget" in given else ""
+        become = _become(divergence, *budgets) if budgets else ""
         yield f"  {lower}{quantity}{become}{bound}{itself}"
         for group, size, bounds, measured in words.group_rows(certificate):
             yield f"    {group} ({size} clients): {bounds}, measured {measured}"
     elif set(certificate.axes) == {"budget"}:
         yield f"  {quantity}"
         for budget, one in words.over_budget(certificate):
-            yield f"    budget {exactly(budget)}{_become(given['divergence'], budget)}: {words.bound_in_words(one)}"
+            yield f"    budget {exactly(budget)}{_become(divergence, budget)}: {words.bound_in_words(one)}"
         if why is not None:
             yield f"    where the bound is 1 it says nothing: {why}"
     elif rows := words.rows_of_next(certificate):

@@ -17,7 +17,7 @@ import riskband as rb
 from riskband.answers.doors import TableError
 from riskband.checks import check_delta
 from riskband.cli.run_folder import certificates_of_run, checks_of_run, last_hash
-from riskband.functionals.functional import resolve
+from riskband.numbers.number import Number
 from riskband.report.findings import events_of, findings
 from riskband.report.page import page_again
 from riskband.verification import COLLECTION_SCHEMA, Verification
@@ -116,9 +116,8 @@ def _findings_follow(certificates: Mapping[str, rb.Certificate], gate: Gate | No
 def _unbounded(said: Iterable[str], certificates: Mapping[str, rb.Certificate], gate: Gate | None) -> list[str]:
     """What has no certificate of what is required or said; what has a largest value always has one."""
     required = numbers_behind(() if gate is None else (each.requirement for each in gate.verdicts))
-    missing = [name for name in dict.fromkeys([*required, *said]) if name not in by_number(certificates)]
-    found = (resolve(name, called="what is said to be unbounded") for name in missing)
-    return [each.name for each in found if each.range[1] == float("inf")]
+    missing = [name for name in dict.fromkeys([*map(str, required), *said]) if name not in by_number(certificates)]
+    return [name for name in missing if Number.of(name).range()[1] == float("inf")]
 
 
 def _is_same(stored: object, again: object) -> bool:
@@ -204,8 +203,8 @@ def gate_again(certificates: Mapping[str, rb.Certificate], said: Mapping[str, An
         delta = check_delta(said["delta"])
     except (KeyError, TypeError) as error:
         raise ValueError(f"the verdicts of the file cannot be read ({error!r}); was it cut?") from error
-    known, bounded = by_number(certificates), (each for each in requirements if each.number.range[1] < float("inf"))
-    needed = set(numbers_behind(bounded))  # what always has a certificate
+    known, bounded = by_number(certificates), (each for each in requirements if each.number.range()[1] < float("inf"))
+    needed = set(map(str, numbers_behind(bounded)))  # what always has a certificate
     if not requirements or not known.keys() >= needed:
         return None
     gate = verdicts_on(known, requirements, delta=delta)

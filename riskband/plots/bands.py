@@ -369,8 +369,7 @@ def draw_worst_cases(axes: Axes, worst_case: Certificate) -> None:
         raise ValueError(f"the worst case of a band figure needs several thresholds, got {worst_case.quantity!r}")
     thresholds = np.asarray(worst_case.axes["threshold"])
     curves = np.atleast_2d(worst_case.value)
-    budgets = np.atleast_1d(worst_case.axes.get("budget", worst_case.recipe["arguments"]["budget"]))
-    name = worst_case.recipe["arguments"]["divergence"]
+    name, budgets = worst_case.shift or ("", [])
     divergence = DIVERGENCES[name].title if name in DIVERGENCES else name
     for index, (budget, curve) in enumerate(zip(budgets, curves, strict=True)):
         # S(t) <= s says F(x) >= 1 - s for every x >= t: the bound holds from t on.

@@ -134,7 +134,7 @@ def _draw_measures(axes: Axes, band: Band, measures: Sequence[Certificate], unse
     kinds = dict.fromkeys((each.validity, each.delta, each.recipe["band"] is None) for each in measures)
     is_published_wider = False
     for row, certificate in enumerate(measures):
-        name = certificate.recipe["arguments"]["measure"]
+        name = certificate.name
         lower, upper = float(certificate.lower or 0.0), float(certificate.value)
         is_of_risks = not resolve(name).counts_examples  # a band says nothing else
         published = np.array(bound(band, name, method="plugin") if is_of_risks else [lower, upper], dtype=np.float64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,20 +13,19 @@ import numpy as np
 import riskband as rb
 from riskband.answers.scaled import ScaledAnswers
 from riskband.certificate import USUAL_DELTA
-from riskband.functionals.functional import resolve
 from riskband.groups.group_bands import smallest_group
+from riskband.numbers.number import SHIFTED, Number
 from riskband.report.findings import Findings, findings
 from riskband.report.words import TAIL_LEVEL
-from riskband.wording import exactly
 from riskband.worst_cases import requirements
-from riskband.worst_cases.requirements import Requirement, certificates_of, is_of_next, numbers_behind, verdicts_on
+from riskband.worst_cases.requirements import Requirement, certificates_of, numbers_behind, verdicts_on
 
 DEFAULT_BUDGETS = (0.05, 0.1, 0.2)  # in chi2 a tenth of the clients may become 0.17, 0.19 and 0.23 of them
-TAILS = ("quantile:0.5", "quantile:0.9", "cvar:0.9")
+TAILS = tuple(map(Number.of, ("quantile:0.5", "quantile:0.9", "cvar:0.9")))
 """What is read off a band that is wanted for itself, unless it was asked for."""
 
 # What is bounded where no number was asked for.
-_UNASKED = ("mean", f"quantile:{exactly(TAIL_LEVEL)}", f"cvar:{exactly(TAIL_LEVEL)}")
+_UNASKED = (Number("mean"), Number("quantile", (TAIL_LEVEL,)), Number("cvar", (TAIL_LEVEL,)))
 _CURVE = np.arange(1, 20) / 20  # risks at which a band that is only drawn stands in the file
 _MOST_GROUPS = 50  # all share one part of delta; of more, a band of each would say next to nothing
 
@@ -62,25 +61,25 @@ class Asked:
         return requirements.read_requirements(self.require)
 
     @cached_property
-    def from_both_sides(self) -> list[str]:
+    def from_both_sides(self) -> list[Number]:
         """The numbers that are bounded from both sides."""
-        measures = (resolve(name, called="measure").name for name in self.measure)
+        measures = map(Number.of, self.measure)
         return list(dict.fromkeys([*numbers_behind(self.requirements), *measures]))
 
     @cached_property
-    def from_above(self) -> list[str]:
+    def from_above(self) -> list[Number]:
         """The numbers that are bounded from above alone."""
         levels = {"quantile": self.quantile, "cvar": self.cvar, "share": self.survival}
-        named = [f"{kind}:{exactly(level)}" for kind, given in levels.items() for level in given]
-        asked = ["mean"] * (self.mean and not self.mean_of_others) + named
+        numbers = [Number(family, (level,)) for family, given in levels.items() for level in given]
+        asked = [Number("mean")] * (self.mean and not self.mean_of_others) + numbers
         is_open = not (asked or self.from_both_sides or self.divergence or self.has_next)
-        return [name for name in dict.fromkeys(_UNASKED if is_open else asked) if name not in self.from_both_sides]
+        return [each for each in dict.fromkeys(_UNASKED if is_open else asked) if each not in self.from_both_sides]
 
     @cached_property
     def shifts(self) -> list[dict[str, Any]]:
         """Each divergence and the budget or budgets of its worst mean, but for those of a worst mean required."""
         left = {
-            name: requirements.budgets_beside(self.from_both_sides, divergence=name, budgets=self.budget)
+            name: budgets_beside(self.from_both_sides, divergence=name, budgets=self.budget)
             for name in (() if self.has_next and not self.mean else self.divergence)
         }
         return [{"divergence": name, "budget": each if each[1:] else each[0]} for name, each in left.items() if each]
@@ -88,7 +87,8 @@ class Asked:
     @property
     def has_next(self) -> bool:
         """Whether the next clients are asked for, beside what is required of them."""
-        return self.next is not None or (self.population is not None and not any(map(is_of_next, self.requirements)))
+        is_required = any(each.number.is_finite for each in self.requirements)
+        return self.next is not None or (self.population is not None and not is_required)
 
     @property
     def mean_of_others(self) -> bool:
@@ -102,6 +102,11 @@ class Asked:
         return is_usual and not self.at_once
 
 
+def budgets_beside(numbers: Collection[Number], *, divergence: str, budgets: Iterable[float]) -> list[float]:
+    """Return the budgets of which no worst mean is among the numbers: what is required is certified once."""
+    return [size for size in budgets if Number("mean", (), SHIFTED, None, divergence, size) not in numbers]
+
+
 def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     """Return what is found: each number has an equal share of delta, and so has a band if there is one.
 
@@ -112,7 +117,7 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     is_bet_on = asked.is_alone and risks.are_as_measured  # bets need every answer as it was given
     above, shifts, is_of_groups = asked.from_above, asked.shifts, asked.groups and not groups_problem(risks)
     bet_on = requirements.numbers_alone(asked.from_both_sides, can_bet=is_bet_on)
-    off_band = [name for name in asked.from_both_sides if name not in bet_on]
+    off_band = [each for each in asked.from_both_sides if each not in bet_on]
     is_read = (above and not asked.is_alone) or (shifts and not is_bet_on) or asked.at is not None
     is_needed = bool(off_band or asked.band or is_read)
     num_alone = len(above) * asked.is_alone + len(bet_on) + len(shifts) * is_bet_on + is_of_groups
@@ -120,12 +125,12 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
     mean_of_others = asked.mean_of_others and not (of_next and is_one_next(risks, asked.next, asked.population))
     num_parts = num_alone + len(of_next) + mean_of_others + is_needed
     is_of_few = above == list(_UNASKED) and asked.is_alone and are_few(risks, delta=asked.delta / num_parts)
-    above, num_parts = (["mean"], num_parts - len(_UNASKED) + 1) if is_of_few else (above, num_parts)
+    above, num_parts = ([Number("mean")], num_parts - len(_UNASKED) + 1) if is_of_few else (above, num_parts)
     found, part = dict[str, rb.Certificate](), asked.delta / num_parts
     has_both_sides = "two" in (asked.sides, asked.band) or (off_band and not is_bet_on)
     band = _band(risks, asked, delta=part, sides="two" if has_both_sides else "lower") if is_needed else None
     alone: dict[str, Any] = {"delta": part, "seed": asked.seed if risks.are_as_measured else None}
-    found |= {name: _above(name, risks if asked.is_alone or band is None else band, **alone) for name in above}
+    found |= {str(each): _above(each, risks if asked.is_alone or band is None else band, **alone) for each in above}
     found |= certificates_of(risks, bet_on, delta=part, population=asked.population)
     source, terms = (risks, alone) if is_bet_on or band is None else (band, {})
     found |= _by_name(rb.worst_case_mean(source, **shift, **terms) for shift in shifts)
@@ -133,7 +138,7 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
         found |= certificates_of(band, off_band, delta=None)
         found |= _by_name(rb.worst_case_cdf(band, **shift) for shift in shifts)
         tails = TAILS[: 1 if is_of_few else None] if asked.band else ()
-        found |= {name: _above(name, band, **alone) for name in tails if name not in found}
+        found |= {str(each): rb.bound(band, each) for each in tails if str(each) not in found}
         if not any(each.event == "band" for each in found.values()):  # what is drawn has its part of delta in the file
             found["curve"] = rb.survival(band, thresholds=_CURVE)
     found |= _by_name(_next(risks, asked, divergence, delta=part) for divergence in of_next)
@@ -147,7 +152,7 @@ def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:
         found,
         gate=verdicts_on(found, asked.requirements, delta=asked.delta) if asked.requirements else None,
         limits=() if asked.target is None else [(asked.target, asked.at)],
-        unbounded=[name for name in asked.from_both_sides if name not in found],
+        unbounded=[name for name in map(str, asked.from_both_sides) if name not in found],
         names=risks.names,
         band=band,
     )
@@ -186,17 +191,12 @@ def _next(
     return rb.next_clients(risks, asked.next, delta=delta, local=local, mean=mean, **shift)
 
 
-def _above(name: str, source: rb.ClientRisks | rb.Band, *, delta: float, seed: int | None) -> rb.Certificate:
+def _above(number: Number, source: rb.ClientRisks | rb.Band, *, delta: float, seed: int | None) -> rb.Certificate:
     """The sharpest bound from above, from answers with so much of delta, or off a band."""
-    kind, _, point = name.partition(":")
-    own, order = (None, None) if isinstance(source, rb.Band) else (delta, seed)
-    if kind == "mean":
-        return rb.mean(source) if isinstance(source, rb.Band) else rb.mean_bound(source, delta=delta, seed=seed)
-    if kind == "cvar":
-        return rb.cvar(source, float(point), delta=own, seed=order)
-    if kind == "quantile":
-        return rb.quantile(source, float(point), delta=own)
-    return rb.survival(source, thresholds=float(point), delta=own)
+    if isinstance(source, rb.Band):
+        return rb.bound(source, number)
+    order = {"seed": seed} if number.family in ("mean", "cvar") else {}
+    return rb.bound(source, number, delta=delta, **order)
 
 
 def groups_problem(risks: rb.ClientRisks) -> str:

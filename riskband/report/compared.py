@@ -12,15 +12,16 @@ from riskband.answers.scaled import ClientChanges, ClientScores, ScaledAnswers
 from riskband.certificate import USUAL_DELTA, Certificate
 from riskband.checks import check_choice, check_delta
 from riskband.functionals.quantiles import SINGLE_LOCAL
+from riskband.numbers.bounds import bound
+from riskband.numbers.number import Number
 from riskband.report.asked import are_few, is_one_next, next_of_few
 from riskband.report.findings import Findings, findings
 from riskband.worst_cases import requirements
 from riskband.worst_cases.next_clients import next_clients
-from riskband.worst_cases.requirements import Requirement, certificates_of, is_of_next, numbers_behind
-from riskband.worst_cases.scaled import ScaledNumber, change_bound, families_of, score_bound
+from riskband.worst_cases.requirements import Requirement, certificates_of, numbers_behind
 
-USUAL_CHANGES = ("change", "harmed:0.05")  # where nothing is asked; a rise by 0.05 is five more errors in a hundred
-_UNASKED = {ClientChanges: USUAL_CHANGES, ClientScores: ("score",)}
+USUAL_CHANGES = ("mean", "share:0.05")  # where nothing is asked; a rise by 0.05 is five more errors in a hundred
+_UNASKED = {ClientChanges: USUAL_CHANGES, ClientScores: ("mean",)}
 
 
 def compare(
@@ -28,7 +29,7 @@ def compare(
     new: ClientRisks | Mapping[str, ClientRisks] | None = None,
     *,
     delta: float = USUAL_DELTA,
-    numbers: Iterable[str] = (),
+    numbers: Iterable[str | Number] = (),
     require: Iterable[str | Requirement] | str = (),
     num_next: int | None = None,
     population: int | None = None,
@@ -47,7 +48,7 @@ def compare(
         Probability that anything of it fails, in (0, 1); shared equally by what is asked. If nothing is, and few
         clients answered, what their ranks say of the next one stands beside it, with a probability of its own.
     numbers : iterable of str
-        What is bounded from above, as `change_bound` reads it. By default, if nothing else is asked, the mean change
+        What is bounded from above, as `bound` reads it. By default, if nothing else is asked, the mean change
         and the share of clients that get worse by more than 0.05; of few clients the next one instead of the latter.
     require : iterable of str
         Requirements such as "change<=0.01" (non-inferiority) and "harmed:0.02<=0.1" (do no harm).
@@ -64,7 +65,7 @@ def compare(
     Raises
     ------
     ValueError
-        As for `ClientChanges.between`, `change_bound`, `next_clients` and `require`.
+        As for `ClientChanges.between`, `bound`, `next_clients` and `require`.
 
     Examples
     --------
@@ -94,7 +95,7 @@ def certified_on_scale(
     answers: ScaledAnswers,
     *,
     delta: float,
-    numbers: Iterable[str] = (),
+    numbers: Iterable[str | Number] = (),
     require: Iterable[str | Requirement] | str = (),
     num_next: int | None = None,
     population: int | None = None,
@@ -108,28 +109,30 @@ def certified_on_scale(
     `local` is for changes alone: nothing but what clients measure is known of scores.
     """
     check_delta(delta)
-    gated, families = requirements.read_requirements(require, answers), families_of(answers)
+    gated = requirements.read_requirements(require, answers.scale)
     behind = numbers_behind(gated)
-    named = [numbers] if isinstance(numbers, str) or not isinstance(numbers, Iterable) else numbers
-    asked = [str(ScaledNumber.of(name, families)) for name in named]
-    has_next = num_next is not None or (population is not None and not any(map(is_of_next, gated)))
+    several = [numbers] if isinstance(numbers, str) or not isinstance(numbers, Iterable) else numbers
+    asked = list(map(Number.of, several))
+    for number in asked:
+        number.check(answers.scale)
+    is_next_required = any(each.number.is_finite for each in gated)
+    has_next = num_next is not None or (population is not None and not is_next_required)
     is_unasked, found = not (asked or gated or has_next or divergence), dict[str, Certificate]()
     is_of_few = is_unasked and are_few(answers, delta=delta / len(_UNASKED[ClientChanges]))
     if is_unasked:
-        asked = list(_UNASKED[type(answers)])[: 1 if is_of_few else None]
+        asked = list(map(Number.of, _UNASKED[type(answers)]))[: 1 if is_of_few else None]
     if divergence is not None and not has_next:
-        worst = list(families)[-1]
-        asked += [f"{worst}:{divergence}:{size:.15g}" for size in np.ravel(budget).tolist() if size]
+        asked += [Number.of(f"mean@{divergence}:{size:.15g}") for size in np.ravel(budget).tolist() if size]
     if not has_next and (divergence is None) == np.any(budget):
         raise ValueError(
             f"a divergence and a budget above 0 go together, got {divergence!r:.80} and {budget!r:.80}; say "
             "divergence='chi2', budget=0.1"
         )
-    asked = [name for name in dict.fromkeys(asked) if name not in behind]
+    asked = [number for number in dict.fromkeys(asked) if number not in behind]
     mean_of_others &= not (has_next and is_one_next(answers, num_next, population))
     part = delta / (len(asked) + len(behind) + has_next + mean_of_others)
-    bound: Any = change_bound if isinstance(answers, ClientChanges) else score_bound
-    found |= {name: bound(answers, name, delta=part, **({} if local is None else {"local": local})) for name in asked}
+    of_true = {} if local is None else {"local": local}
+    found |= {str(number): bound(answers, number, delta=part, **of_true) for number in asked}
     found |= certificates_of(answers, behind, delta=part, population=population, local=local)
     shift: dict[str, Any] = {} if divergence is None else {"divergence": divergence, "budget": budget}
     for more in [shift] * has_next + [{"mean": True}] * mean_of_others:

@@ -16,6 +16,7 @@ import numpy as np
 
 from riskband.bands.band import Band
 from riskband.certificate import CERTIFICATE, ESTIMATE, REFUTED, Certificate
+from riskband.numbers.number import SHIFTED, UNSEEN, Number
 from riskband.report.words import (
     Line,
     added,
@@ -186,7 +187,7 @@ class Findings:
     @property
     def threshold(self) -> float | None:
         """The risk from which on a client fails, if a requirement or a limit names one."""
-        points = [] if self.gate is None else [each.requirement.number.threshold for each in self.gate.verdicts]
+        points = [] if self.gate is None else [_threshold(each.requirement.number) for each in self.gate.verdicts]
         return next((point for point in (*points, *(at for _, at in self.limits)) if point is not None), None)
 
     @property
@@ -194,9 +195,8 @@ class Findings:
         """The divergences that the certificates are about, with their budgets; χ² if there is only a band."""
         found: dict[str, list[float]] = {}
         for each in self.certificates.values():
-            given = each.recipe["arguments"]
-            if given.get("divergence") in DIVERGENCES and each.validity != REFUTED:
-                found.setdefault(given["divergence"], []).extend(np.ravel(given.get("budget", [])).tolist())
+            if each.shift is not None and each.shift[0] in DIVERGENCES and each.validity != REFUTED:
+                found.setdefault(each.shift[0], []).extend(each.shift[1])
         return found or ({_USUAL_DIVERGENCE: []} if self.band is not None else {})
 
     def named(self, name: str) -> Certificate | None:
@@ -212,9 +212,9 @@ class Findings:
         without = self.named("mean" if threshold is None else f"share:{exactly(threshold)}")
         found = {} if without is None else {0.0: float(np.asarray(without.value).item())}
         for each in self._worst_cases(divergence, threshold):
-            given = each.recipe["arguments"]
-            at = 0 if threshold is None else np.searchsorted(np.ravel(given["thresholds"]), threshold, side="right") - 1
-            budgets = np.ravel(given["budget"]).tolist()
+            points = each.axes.get("threshold", [] if threshold is None else [Number.of(each.name).point])
+            at = 0 if threshold is None else np.searchsorted(points, threshold, side="right") - 1
+            budgets = [] if each.shift is None else each.shift[1]
             bounds = np.asarray(each.value).reshape(len(budgets), -1)[:, at].tolist() if at >= 0 else []
             found |= {size: min(bound, found.get(size, 1.0)) for size, bound in zip(budgets, bounds, strict=False)}
         return dict(sorted(found.items()))
@@ -230,9 +230,8 @@ class Findings:
         return source if isinstance(source, Band) else None
 
     def _worst_cases(self, divergence: str, threshold: float | None) -> list[Certificate]:
-        kind = "worst_mean" if threshold is None else "worst_share"
-        of_kind = [each for each in self.certificates.values() if each.kind == kind and each.validity != REFUTED]
-        return [each for each in of_kind if each.recipe["arguments"]["divergence"] == divergence]
+        kind = f"{'mean' if threshold is None else 'share'}@{divergence}"
+        return [each for each in self.certificates.values() if each.kind == kind and each.validity != REFUTED]
 
     def breakdown(self, divergence: str, limit: float, threshold: float | None) -> Breakdown | None:
         """Return how far a limit is kept, by the band or else by certificates at their budgets; None if by neither."""
@@ -338,7 +337,7 @@ def _one_each(certificates: Mapping[str, Certificate], required: Mapping[str, Ce
         axes = {axis: np.asarray(points).tolist() for axis, points in each.axes.items() if len(points) > 1}
         quantity = each.name, is_measured(each), each.is_published, str(axes)
         is_from_below = each.recipe.get("answers", {}).get("higher_is_better") and each.lower is not None
-        is_count = "share" in each.kind or not each.num_digits  # of clients, in a score's two directions the same
+        is_count = each.family == "share" or not each.num_digits  # of clients, in a score's two directions the same
         bad = -np.asarray(each.lower) if is_from_below and not is_count else np.asarray(each.value)
         rank = id(each) not in behind, float(np.sum(bad))
         found[quantity] = min(found.get(quantity, (rank, name)), (rank, name))
@@ -386,6 +385,11 @@ def _band(certificates: Mapping[str, Certificate]) -> Band | None:
 def _required_limits(gate: Gate | None) -> Iterator[tuple[float, float | None]]:
     for each in () if gate is None else gate.verdicts:
         number = each.requirement.number
-        is_of_mean = "mean" in (number.name, number.plain)  # of risks, with or without a shift
-        if each.requirement.relation == "<=" and (is_of_mean or number.threshold is not None):
-            yield each.requirement.limit, number.threshold
+        is_limit = number.where in (UNSEEN, SHIFTED) and number.family in ("mean", "share")
+        if each.requirement.relation == "<=" and is_limit:
+            yield each.requirement.limit, _threshold(number)
+
+
+def _threshold(number: Number) -> float | None:
+    """The risk from which on a share counts clients; None of any other number."""
+    return number.point if number.family == "share" and number.where in (UNSEEN, SHIFTED) else None

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from riskband.numbers.number import Number
 from riskband.report.charts import Chart, Curve
 from riskband.report.markup import MONITOR_PAGE
 from riskband.report.monitored import CHANGED, NO_ALARM, Monitoring
@@ -14,7 +15,6 @@ from riskband.report.view import Light
 from riskband.report.words import bound_in_words, capital, said_once
 from riskband.wording import confidence, evenly
 from riskband.worst_cases.always_valid import ORDERS
-from riskband.worst_cases.requirements import number_of
 
 _MOST_POINTS = 400  # of a chart
 
@@ -37,7 +37,7 @@ def monitor_page(found: Monitoring, *, title: str, about: Mapping[str, str], ref
         "left_out": found.left_out.items(),
         "sure": sure,
         "today": [(each.quantity, bound_in_words(each)) for each in found.certificates.values()]
-        + [(number_of(name).quantity, f"contradictory: {CHANGED}") for name in found.contradicted],
+        + [(Number.of(name).quantity(), f"contradictory: {CHANGED}") for name in found.contradicted],
         "charts": list(_running(found)),
         "note": found.note,
         "assumptions": said_once(found.certificates.values(), delta=found.delta) or (ORDERS["arrival"],),

@@ -21,23 +21,21 @@ import numpy.typing as npt
 
 from riskband.answers.responses import REPEATS_ARE_DRAWS, check_others
 from riskband.answers.risks import ClientRisks
-from riskband.answers.scaled import RISK, Scale, ScaledAnswers, scale_of
+from riskband.answers.scaled import CHANGE, RISK, Scale, ScaledAnswers, scale_of
 from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate, CrossingError
 from riskband.checks import FloatArray, IntArray, as_number, check_kind
+from riskband.numbers.number import COST, FINITE, ON_SCALE, TARGET, Number
 from riskband.report.findings import Findings, events_of, findings, is_measured
 from riskband.report.words import added, bound_in_words
 from riskband.wording import confidence, evenly, exactly, rounded_down, rounded_up, rounded_up_strictly, short_delta
 from riskband.wording.shown import Shown
 from riskband.worst_cases.always_valid import (
-    DIRECT,
     ETAS,
     always_valid,
     batch_sizes,
     capital_with_late_bets,
     look_sorted,
 )
-from riskband.worst_cases.requirements import number_of
-from riskband.worst_cases.scaled import CHANGES, SCORES
 
 ALARM, NO_ALARM = "ALARM", "NO ALARM"
 EXIT_STATUS = {NO_ALARM: 0, ALARM: 4}
@@ -46,7 +44,6 @@ EXIT_STATUS = {NO_ALARM: 0, ALARM: 4}
 CHANGED = "the network changed on the way"
 MONITOR_SCHEMA = "riskband.monitor/1"
 Answered = ClientRisks | ScaledAnswers
-_KINDS = {**DIRECT, **CHANGES, **SCORES}
 _NEW_CLIENTS = (
     "clients that are monitored must not be those of the certificate, of whom panel_change (riskband monitor --panel) "
     "says whether they have become worse"
@@ -70,19 +67,19 @@ class Claim(NamedTuple):
     @classmethod
     def of(cls, certificate: Certificate) -> Claim:
         """Read it; raises ValueError, with the reason, if it cannot be monitored."""
-        kind, axes = _KINDS.get(certificate.kind, "tail"), certificate.axes
-        if kind == "tail" or not axes.keys() <= {"budget", "threshold"}:
+        (kind, _, where), axes = certificate.kind.partition("@"), certificate.axes
+        if kind not in ON_SCALE or where in (COST, TARGET, *FINITE) or not axes.keys() <= {"budget", "threshold"}:
             raise ValueError("no single client speaks against it, as it does against a mean, a share or a quantile")
         if certificate.validity != CERTIFICATE:
             raise ValueError("it is no certificate, so there is nothing to be outside of")
-        given, (family, *parameters) = certificate.recipe["arguments"], certificate.name.split(":")
         scale = scale_of(certificate.recipe["answers"]) or RISK
         is_low = scale.is_higher_better and kind != "share"
         bound = np.asarray(certificate.lower if is_low else certificate.value)
-        shift = parameters[-2:] if "divergence" in given else []
+        divergence, budgets = certificate.shift or ("", [])
         if "budget" in axes:
-            largest = int(np.argmax(axes["budget"]))
-            bound, shift = bound[largest], [given["divergence"], exactly(float(axes["budget"][largest]))]
+            largest = int(np.argmax(budgets))
+            bound, budgets = bound[largest], [budgets[largest]]
+        where = f"@{divergence}:{exactly(budgets[0])}" if budgets else ""
         bounds = np.atleast_1d(bound)
         most, points = bounds if kind == "share" else scale.to_unit(bounds), np.array([])
         places = np.flatnonzero(most < 1.0)
@@ -92,22 +89,26 @@ class Claim(NamedTuple):
         if kind == "share":
             # What holds at a threshold holds at a larger one, with fewer digits.
             points = np.array([float(rounded_up_strictly(each)) for each in axes.get("threshold", np.array([]))])
-            points = (points if points.size else np.array([float(parameters[0])]))[places]
+            points = (points if points.size else np.array([float(certificate.name.partition("@")[0].split(":")[1])]))[
+                places
+            ]
         if kind == "quantile":
-            level = float(parameters[0])
+            level = float(certificate.name.partition("@")[0].split(":")[1])
             most, points = np.array([level if is_low else 1.0 - level]), bounds
         middle = places[places.size // 2]
-        at = [exactly(points[places.size // 2])] if kind == "share" else []
-        name = ":".join([family, *at, *shift]) if axes else certificate.name
+        at = f":{exactly(points[places.size // 2])}" if kind == "share" else ""
+        name = f"{kind}{at}{where}" if axes else certificate.name
         limit = float(bounds[middle])
         words = f"at least {rounded_down(limit)}" if is_low else f"at most {rounded_up(limit)}"
-        is_strict, measured = kind == "quantile" or family == "harmed", is_measured(certificate) or family in SCORES
+        is_score = scale not in (RISK, CHANGE)
+        is_strict, measured = kind == "quantile" or scale is CHANGE, is_measured(certificate) or is_score
         return cls(name, limit, words, scale, most[places], points, is_strict, measured)
 
     @property
     def plain(self) -> str:
         """The number without a shift, which clients of the network show."""
-        return number_of(self.name).plain or self.name
+        number = Number.of(self.name)
+        return str(number.plain or number)
 
     def capital(self, answers: Any, sizes: IntArray) -> FloatArray:
         """Return what bets against it have made of a capital of 1 after batches of these sizes."""

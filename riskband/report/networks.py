@@ -11,22 +11,20 @@ from riskband.answers.responses import check_others
 from riskband.answers.risks import ClientRisks
 from riskband.certificate import Certificate, CrossingError
 from riskband.checks import check_budget, check_delta
+from riskband.numbers.bounds import Networks
+from riskband.numbers.number import DIVERGENCE, TARGET, Number
 from riskband.report.findings import Findings, findings
 from riskband.report.words import of_two_networks
 from riskband.wording import exactly
-from riskband.worst_cases.divergence_bounds import divergence_lower_bound
 from riskband.worst_cases.divergences import resolve_divergence
 from riskband.worst_cases.requirements import (
-    DIVERGENCE,
-    Networks,
     Requirement,
     certificates_of,
     is_budget_refuted,
-    is_of_target,
     read_requirements,
     verdicts_on,
 )
-from riskband.worst_cases.target_networks import OTHER_CLIENTS, TargetNumber
+from riskband.worst_cases.target_networks import OTHER_CLIENTS
 
 NO_UPPER_BOUND = (
     "from samples alone nothing bounds a divergence from above: a budget that is not refuted stays an assumption"
@@ -52,22 +50,19 @@ def certified_target(
     about another number; with `leaves_out`, numbers whose bounds contradict their budget are left out instead.
     """
     asked = target_requirements(require)
-    names, required = [resolve_divergence(each).name for each in divergence], [each.name for each in asked]
+    names, required = [resolve_divergence(each).name for each in divergence], [each.number for each in asked]
     sizes = check_budget(np.array(budget)).tolist() if len(budget) else []
-    within = [TargetNumber.of(f"target_{each}:{f}:{exactly(size)}") for each in number for f in names for size in sizes]
-    within += [TargetNumber.of(each) for each in required if not each.startswith(DIVERGENCE)]
-    far = [each.partition(":")[2] for each in required if each.startswith(DIVERGENCE)]
-    names = list(dict.fromkeys([*names, *far, *(each.divergence.name for each in within)]))  # no budget is unchecked
-    asked_within = list(dict.fromkeys(map(str, within)))
+    within = [Number.of(f"{each}@{TARGET}:{f}:{exactly(size)}") for each in number for f in names for size in sizes]
+    asked_within = list(dict.fromkeys([*within, *(each for each in required if each.family != DIVERGENCE)]))
+    names += [each.divergence or "" for each in (*required, *asked_within)]
+    far = [Number(DIVERGENCE, where=TARGET, divergence=name) for name in dict.fromkeys(names)]  # no budget is unchecked
     part = check_delta(delta) / (len(asked_within) + 1)
     check_others(source.names or (), target, rule=OTHER_CLIENTS)
     found = dict[str, Certificate]()
     for each in asked_within:  # the page begins with the first
         with suppress(*([CrossingError] if leaves_out else [])):
             found |= certificates_of(Networks(source, target), [each], delta=part)
-    found |= {
-        f"{DIVERGENCE}:{name}": divergence_lower_bound(source, target, divergence=name, delta=part) for name in names
-    }
+    found |= certificates_of(Networks(source, target), far, delta=part)
     gate = verdicts_on(found, asked, delta=delta) if asked else None
     return findings(found, gate=gate, names=source.names)
 
@@ -87,7 +82,7 @@ def of_networks(found: Findings) -> Iterator[str]:
 def target_requirements(require: str | Requirement | Iterable[str | Requirement]) -> list[Requirement]:
     """Return each requirement once; raises ValueError if one cannot be read, or is not about a target network."""
     asked = read_requirements(require)
-    if other := [str(each) for each in asked if not is_of_target(each)]:
-        rule = f"of a target network 'target_mean:chi2:0.1<=0.2' or '{DIVERGENCE}:chi2<=0.1' may be required"
+    if other := [str(each) for each in asked if each.number.where != TARGET]:
+        rule = "of a target network 'mean@target:chi2:0.1<=0.2' or 'divergence@target:chi2<=0.1' may be required"
         raise ValueError(f"{rule}, got {', '.join(other)}; ask others of its clients alone: riskband certify")
     return asked

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import riskband as rb
 from riskband.answers.adversarial import AdversarialAnswers
 from riskband.answers.risks import ClientRisks
-from riskband.answers.scaled import ScaledAnswers, is_scaled
+from riskband.answers.scaled import RISK, ScaledAnswers, is_scaled
 from riskband.checks import check_delta, check_flag, check_installed, check_kind
 from riskband.report.asked import DEFAULT_BUDGETS, Asked, are_few, certified
 from riskband.report.compared import certified_on_scale
@@ -184,7 +184,7 @@ def _given(
             raise ValueError("with answers, require must be requirements, got their Gate; give its requirements")
         if delta is None:
             raise ValueError("with answers, delta must be given: the probability that a bound fails; 0.05 is usual")
-        required = tuple(read_requirements(require or ()))
+        required = tuple(read_requirements(require or (), getattr(source, "scale", RISK)))
         if isinstance(source, ScaledAnswers):
             found = certified_on_scale(source, delta=delta, require=required)
             return dict(found.certificates), found.gate
@@ -214,10 +214,10 @@ def _with_shifts(found: Findings) -> dict[str, Certificate]:
         mean, share = ([size for size in DEFAULT_BUDGETS if size not in bounds] for bounds in known)
         shift: dict[str, Any] = {"divergence": divergence}
         if mean:
-            certificates[f"worst_mean:{divergence}"] = rb.worst_case_mean(band, budget=mean, **shift)
+            certificates[f"mean@{divergence}"] = rb.worst_case_mean(band, budget=mean, **shift)
         if share and threshold is not None:
             more = rb.worst_case_cdf(band, budget=share, thresholds=threshold, **shift)
-            certificates[f"worst_share:{exactly(threshold)}:{divergence}"] = more
+            certificates[f"share:{exactly(threshold)}@{divergence}"] = more
     return certificates
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from riskband.answers.scaled import CHANGE, ClientChanges, ScaledAnswers, is_scaled, rebuilt, scale_of
 from riskband.checks import FloatArray, IntArray
+from riskband.numbers.number import TARGET
 from riskband.report import words
 from riskband.report.asked import TAILS
 from riskband.report.charts import Arrows, Chart, Curve, thinned
@@ -25,8 +26,7 @@ from riskband.report.words import LABELS, capital, measured, percent
 from riskband.verification import why_it_says_nothing
 from riskband.wording import TRAINERS_ANSWERED, confidence, evenly, exactly, rounded_down, short_delta
 from riskband.worst_cases.divergences import resolve_divergence
-from riskband.worst_cases.requirements import FAIL, OF_TARGETS, PASS
-from riskband.worst_cases.target_networks import TARGET_NUMBERS, TargetNumber
+from riskband.worst_cases.requirements import FAIL, PASS
 
 if TYPE_CHECKING:
     from riskband.bands.band import Band
@@ -130,7 +130,7 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
         "attack": words.attack(found.answers),
         "has_measured": any(map(is_measured, certificates.values())) and "higher_is_better" not in found.answers,
         "gate": gate,
-        "verdicts": [(each, _measured(each.requirement.number.name, found)) for each in verdicts],
+        "verdicts": [(each, _measured(str(each.requirement.number), found)) for each in verdicts],
         "sure": "" if gate is None else confidence(gate.delta),
         "who": words.told(found.who, public=public) | ({} if public else dict(facts.who)),
         "who_made_it": of_these("Did they make the model?"),
@@ -163,8 +163,7 @@ def view_of(found: Findings, *, title: str, facts: RunFacts, public: bool = Fals
 
 def _is_loss_of_client(certificate: Certificate) -> bool:
     """Whether bounds are what clients measured: what the next ones do by ranks, unless it is counted or a mean."""
-    given = certificate.recipe["arguments"]
-    return certificate.recipe["function"] == "next_clients" and "above" not in given and not given.get("mean")
+    return certificate.family == "largest"
 
 
 def _light(gate: Gate | None, answered_by: str) -> Light:
@@ -226,26 +225,26 @@ def _tails(found: Findings, threshold: float | None) -> dict[str, Row]:
 
 def _measured_first(main: Certificate, found: Findings) -> str:
     """What was measured of the number at the top, or else of the mean, which it is a worst case of."""
-    name = "change" if scale_of(found.answers) is CHANGE else "score" if is_scaled(found.answers) else "mean"
-    own, mean = _measured(main.name, found), measured(name, found.answers)
-    whose = "the mean risk" if name == "mean" else f"their mean {name}"
-    whose += " without any change" if name == "mean" and main.kind != "next" else ""
+    scale = scale_of(found.answers)
+    own, mean = _measured(main.name, found), measured("mean", found.answers)
+    whose = f"their mean {'change' if scale is CHANGE else 'score'}" if scale else "the mean risk"
+    whose += " without any change" if scale is None and main.family != "largest" else ""
     said = own if own != words.NOTHING or mean == words.NOTHING else f"{mean}, {whose}"
     return f"Measured on the clients{'' if found.target is None else ' of the target'} that answered: {said}."
 
 
 def _measured(name: str, found: Findings) -> str:
     """A number as measured; of a target network on its own clients."""
-    if found.target is None or name.partition(":")[0] not in TARGET_NUMBERS:
-        return measured(name, found.answers)
-    return measured(TargetNumber.of(name).number, found.target)
+    functional, _, population = name.partition("@")
+    is_of_target = found.target is not None and population.startswith(f"{TARGET}:")
+    return measured(functional, found.target or {}) if is_of_target else measured(name, found.answers)
 
 
 def _is_of_other_networks(certificate: Certificate, *, is_scaled: bool) -> bool:
     """Whether it is a row of section 3: of risks a worst case stands in the table of its budgets."""
     if not is_scaled:
-        return certificate.name.partition(":")[0] in OF_TARGETS
-    return certificate.kind.startswith("worst_") or certificate.recipe["arguments"].get("divergence") is not None
+        return certificate.kind.endswith(f"@{TARGET}")
+    return certificate.shift is not None
 
 
 def _rows(certificate: Certificate, found: Findings, *, public: bool) -> list[Row]:
@@ -265,11 +264,11 @@ def _row(certificate: Certificate, found: Findings) -> Row:
 
 
 def _rows_of_next(certificate: Certificate) -> Iterator[Row]:
-    of = certificate.recipe["arguments"]
+    divergence = "" if certificate.shift is None else certificate.shift[0]
     for budget, above, most in words.rows_of_next(certificate):
-        shift = f", budget {budget} in {resolve_divergence(of['divergence']).title}" if budget else ""
+        shift = f", budget {budget} in {resolve_divergence(divergence).title}" if budget else ""
         yield Row(f"Of the next clients, those that {above}{shift}", most, "–", LABELS[certificate.validity])
-    if certificate.kind == "next" and set(certificate.axes) == {"budget"}:  # of one next client
+    if certificate.family == "largest" and set(certificate.axes) == {"budget"}:  # of one next client
         for size, one in words.over_budget(certificate):
             said = capital(f"{certificate.quantity}, budget {exactly(size)}")
             yield Row(said, words.bound_in_words(one), "–", LABELS[certificate.validity])
@@ -291,8 +290,8 @@ def _carriers(found: Findings, certificates: Certificates) -> str:
         return ""
     weights = np.atleast_2d(weighed[0].details["client_weights"])[-1]
     order = np.argsort(-weights, kind="stable")[:5].tolist()
-    budget = np.max(weighed[0].recipe["arguments"]["budget"])
-    measured_in = resolve_divergence(weighed[0].recipe["arguments"]["divergence"]).title
+    divergence, budgets = weighed[0].shift or ("", [])
+    budget, measured_in = max(budgets), resolve_divergence(divergence).title
     unseen = float(np.atleast_1d(weighed[0].details["unseen_weight"])[-1])
     names = weighed[0].recipe["answers"].get("names") or [found.called(index) for index in range(weights.size)]
     which = ", ".join(f"{names[index]} ({percent(weights[index])})" for index in order)

@@ -21,9 +21,10 @@ from riskband.answers.scaled import CHANGE, RISK, is_scaled, rebuilt, scale_of
 from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate, as_sentence
 from riskband.functionals.functional import resolve
 from riskband.functionals.quantiles import num_clients_needed
+from riskband.numbers.number import Number
 from riskband.wording import CHOSEN_BEFORE, confidence, evenly, exactly, rounded_down, rounded_up, short_delta
 from riskband.worst_cases.divergences import binary_worst_case, resolve_divergence
-from riskband.worst_cases.scaled import ScaledNumber, families_of, level_of_limits
+from riskband.worst_cases.scaled import level_of_limits
 from riskband.worst_cases.target_networks import adds_nothing
 
 LABELS = {"certificate": "certificate", "refuted": f"published, {wording.FALSE_IN_GENERAL}", "estimate": "ESTIMATE"}
@@ -70,7 +71,6 @@ _QUESTIONS = {
 }
 TAIL_LEVEL = 0.9
 """Of nine in ten clients: the tail that is asked for where nothing is."""
-_MEANS = ("mean", "change", "score")  # of all unseen clients
 _MOST_OF_NEXT = 5  # lines on the next clients
 _WITHIN = "the target network is within the stated "
 
@@ -137,9 +137,10 @@ def over_budget(certificate: Certificate) -> Iterator[tuple[float, Certificate]]
 def harm(certificate: Certificate) -> str:
     """Return what is certified of the share of clients that get worse, as a sentence; "" if it is of something else."""
     share = float(np.max(certificate.value))
-    if certificate.kind != "harmed" or share >= 1.0:
+    if certificate.kind != "share" or scale_of(certificate.recipe["answers"]) is not CHANGE or share >= 1.0:
         return ""
-    verb = "would measure a risk that rises" if certificate.recipe["arguments"]["local"] == "observed" else "get worse"
+    is_measured = certificate.recipe["arguments"].get("local") == "observed"
+    verb = "would measure a risk that rises" if is_measured else "get worse"
     claim = f"at most {percent(share)} of unseen clients {verb} by more than {certificate.name.partition(':')[2]}"
     return capital(as_sentence(claim, delta=certificate.delta, validity=certificate.validity))
 
@@ -160,7 +161,7 @@ def subject_of(answers: Mapping[str, Any]) -> tuple[str, str, str]:
         f"The {scale.noun} of a client lies between {scale.low:g} and {scale.high:g}; a {better} one is better. "
         "Bounds are about what unseen clients would measure."
     )
-    return f"Report on the {scale.noun}", number, f"score{sign}{(scale.low + scale.high) / 2:g}"
+    return f"Report on the {scale.noun}", number, f"mean{sign}{(scale.low + scale.high) / 2:g}"
 
 
 def about_these(text: str, answers: Mapping[str, Any]) -> str:
@@ -178,7 +179,7 @@ def measured(name: str, answers: Mapping[str, Any], members: Sequence[int] | Non
         return NOTHING
     try:
         if scaled is not None:
-            return f"{ScaledNumber.of(name, families_of(scaled)).measured(scaled):.4f}"
+            return f"{Number.of(name).measured(scaled):.4f}"
         some, sizes = slice(None) if members is None else members, np.asarray(answers["num_examples"])
         return f"{resolve(name).measured(values[some], sizes[some]):.4f}"
     except ValueError:  # a worst case is nothing that clients measure
@@ -363,8 +364,8 @@ def of_few(certificates: Iterable[Certificate], *, delta: float, num_parts: int)
         return ""
     scale, level, have, num_more = scale_of(some[0].recipe["answers"]), TAIL_LEVEL, "have", 2  # the worst tenth's mean
     if scale is not None:
-        means = [each for each in some if each.kind in _MEANS]
-        is_true = scale is CHANGE and all(each.recipe["arguments"]["local"] == "marginal" for each in means)
+        means = [each.recipe["arguments"] for each in some if each.kind == "mean"]
+        is_true = scale is CHANGE and all(given.get("local", "marginal") == "marginal" for given in means)
         level, have, num_more = (level_of_limits(level), have, 1) if is_true else (level, "would measure", 1)
     beside, alone = (num_clients_needed(level, delta=delta / parts) for parts in (num_parts + num_more, 1))
     needed = f"{beside} clients or more beside the other numbers at delta = {short_delta(delta)}"
@@ -376,7 +377,7 @@ def rows_of_next(certificate: Certificate) -> tuple[tuple[str, str, str], ...]:
 
     That the k-th largest is at most a risk is said as: at most k - 1 are above it; of one risk only the least of these.
     """
-    if certificate.kind != "next" or "k" not in certificate.axes:
+    if certificate.family != "largest" or "k" not in certificate.axes:
         return ()
     budgets = certificate.axes.get("budget", np.array([np.nan])).tolist()
     verb = "measure" if certificate.recipe["arguments"]["local"] == "observed" else "have"

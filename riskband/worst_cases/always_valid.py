@@ -14,7 +14,6 @@ What is bet on are outcomes in [0, 1] of one client, which nothing but its own a
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -25,19 +24,19 @@ import numpy.typing as npt
 from riskband import wording
 from riskband.answers.responses import INDEPENDENT_CLIENTS, UNTIL_DECIDED
 from riskband.answers.risks import ClientRisks, shared_assumptions
-from riskband.answers.scaled import RISK, ClientChanges, ClientScores, ScaledAnswers
+from riskband.answers.scaled import RISK, ClientChanges, ClientScores, ScaledAnswers, beyond
 from riskband.bands.local_steps import OBSERVED_SIZES
 from riskband.betting import LARGEST_SHARE_OF_TAILS, NUM_STEPS, TIE, Dual, are_in_order, come_sorted, looks_at_the_past
 from riskband.certificate import Certificate, CrossingError, recipe
 from riskband.checks import FloatArray, IntArray, check_choice, check_delta, in_decimals
 from riskband.duals import tail_duals
 from riskband.functionals.quantiles import SINGLE_LOCAL
+from riskband.numbers.number import SHIFTED, UNSEEN, Number, least_share
 from riskband.search import bisect_number
 from riskband.wording import ORDER_TELLS_NOTHING, chosen_before
-from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence
-from riskband.worst_cases.requirements import number_of
+from riskband.worst_cases.divergences import FDivergence, binary_worst_case
 from riskband.worst_cases.reweighting import duals_within, within
-from riskband.worst_cases.scaled import SIDES, ScaledNumber, assumptions_of, beyond, families_of, limits_of
+from riskband.worst_cases.scaled import SIDES, assumptions_of, limits_of
 
 ORDERS = {
     "arrival": (
@@ -53,15 +52,8 @@ IN_BATCHES = (
     "whatever those before it answered; within one, clients may be drawn without replacement and come in any order"
 )
 
-DIRECT = {
-    "mean": "mean",
-    "share": "share",
-    "quantile": "quantile",
-    "cvar": "tail",
-    "worst_mean": "worst",
-    "worst_share": "share",
-}
-"""Numbers of risks that have bets of their own, with what is bet on; the others are read off a band."""
+DIRECT = ("mean", "share", "quantile", "cvar")
+"""Functionals that have bets of their own, the first three also of shifted networks; others are read off a band."""
 
 # From those of the best for ten thousand clients of the widest spread to those for ten that hardly differ. Twelve share
 # the capital: fewer miss some networks, and more pay for stakes that none needs.
@@ -76,7 +68,7 @@ _ENOUGH = 1e100  # what capital is above it is given away: no float overflows
 
 def always_valid(
     answers: ClientRisks | ScaledAnswers,
-    number: str,
+    number: str | Number,
     *,
     delta: float,
     sides: str = "two",
@@ -90,10 +82,9 @@ def always_valid(
     ----------
     answers : ClientRisks, ClientChanges or ClientScores
         Those that have come so far, in the order in which they came. What was certified of fewer of them still holds.
-    number : str
-        Of risks "mean", "share:T", "quantile:LEVEL", "cvar:LEVEL", "worst_mean:DIVERGENCE:BUDGET" or
-        "worst_share:T:DIVERGENCE:BUDGET"; of changes and scores one as `change_bound` or `score_bound` reads it. Fixed
-        before any answer was seen.
+    number : str or Number
+        A mean, share or quantile, also of a shifted network; of risks also "cvar:LEVEL". Fixed before any answer was
+        seen.
     delta : float
         Probability that the bound fails at any time, in (0, 1).
     sides : {"two", "worse"}
@@ -122,7 +113,7 @@ def always_valid(
     delta, sides = check_delta(delta), check_choice("sides", sides, SIDES)
     order, local = check_choice("order", order, ORDERS), check_choice("local", local, SINGLE_LOCAL)
     answers.require_certain_answers("an always valid bound", "answers that are right, and missing='ignore'")
-    asked = _Asked.of(number, answers, local)
+    asked = _Asked.of(Number.of(number), answers, local)
     check_order(answers, sizes)
     is_from_both = sides == "two" and asked.shift is None and asked.kind != "tail"
     part = delta / 2.0 if is_from_both else delta
@@ -171,31 +162,34 @@ class _Asked(NamedTuple):
     is_mirrored: bool = False
 
     @classmethod
-    def of(cls, number: str, answers: ClientRisks | ScaledAnswers, local: str) -> _Asked:
-        """Read the name of a number; raises ValueError if these answers have none of it."""
+    def of(cls, number: Number, answers: ClientRisks | ScaledAnswers, local: str) -> _Asked:
+        """Take a number apart; raises ValueError if these answers have none of it at all times."""
+        scale = RISK if isinstance(answers, ClientRisks) else answers.scale
+        number.check(scale)
+        if not is_direct(number):
+            raise ValueError(
+                f"an always valid bound must be on one of {', '.join(DIRECT)} of unseen clients, or on one of these "
+                f"but cvar of a shifted network, got '{number}'; a Sequence reads other functionals off its band"
+            )
+        quantity, point, shift = number.quantity(scale, local=local), number.point, number.shift
+        if scale is RISK and local != "marginal":
+            quantity = f"{number.quantity()}, as clients measure risks"
+        if number.family == "quantile":
+            point = 1.0 - point if scale.is_higher_better else point
+            point = point if shift is None else 1.0 - least_share(1.0 - point, *shift)
+        kind = {"cvar": "tail", "mean": "mean" if shift is None else "worst"}.get(number.family, number.family)
         etas = (0.0,) if local == "observed" or isinstance(answers, ClientScores) else ETAS
-        if isinstance(answers, ScaledAnswers):
-            found = ScaledNumber.of(number, families_of(answers))
-            point = 1.0 - found.point if answers.scale.is_higher_better and found.kind == "quantile" else found.point
-            asked = cls(str(found), found.quantity(answers.scale, local=local), found.kind, point, found.shift)
-        else:
-            called = number_of(number)
-            family, *rest = called.name.split(":")
-            if family not in DIRECT:
-                raise ValueError(
-                    f"an always valid bound must be on one of {', '.join(DIRECT)}, got {called.name!r}; a Sequence "
-                    "reads other functionals off its band"
-                )
-            shift = None if called.shift is None else (resolve_divergence(called.shift[0]), called.shift[1])
-            point = float(rest[0]) if family not in ("mean", "worst_mean") else math.nan
-            quantity = called.quantity if local == "marginal" else f"{called.quantity}, as clients measure risks"
-            asked = cls(called.name, quantity, DIRECT[family], point, shift)
-        return asked._replace(etas=etas) if asked.kind in ("share", "quantile") else asked
+        return cls(str(number), quantity, kind, point, shift, etas if kind in ("share", "quantile") else ())
 
     @property
     def mirrored(self) -> _Asked:
         """The same of mirrored answers, from the other end."""
         return self._replace(is_mirrored=True, point=1.0 - self.point if self.kind == "quantile" else self.point)
+
+
+def is_direct(number: Number) -> bool:
+    """Whether a number has bets of its own, as of shifted networks all but a tail mean."""
+    return number.family in DIRECT and (number.where == UNSEEN or (number.where == SHIFTED and number.family != "cvar"))
 
 
 def batch_sizes(batches: Sequence[int] | None, *, num_clients: int, ask: str = "all") -> IntArray:

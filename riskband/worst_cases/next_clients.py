@@ -18,16 +18,17 @@ from scipy.special import bdtrc, betainc, expit, gammaln
 from riskband import checks
 from riskband.answers.responses import INDEPENDENT_ASKED, INDEPENDENT_CLIENTS
 from riskband.answers.risks import ClientRisks, check_risks, shared_assumptions
-from riskband.answers.scaled import RISK, Scale, ScaledAnswers
+from riskband.answers.scaled import RISK, ScaledAnswers
 from riskband.bands.local_steps import OBSERVED_SIZES, assumed_of_sizes
 from riskband.betting import CONSTANT_STAKES, constant_stakes_upper_mean, others_upper_mean
 from riskband.certificate import Certificate, recipe
-from riskband.checks import FloatArray, IntArray, check_budget, check_choice, check_count, check_flag, check_number
+from riskband.checks import FloatArray, IntArray, check_budget, check_choice, check_count, check_flag
 from riskband.functionals.quantiles import SINGLE_LOCAL
+from riskband.numbers.number import check_worse
 from riskband.wording import chosen_before, exactly, in_short
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence
 from riskband.worst_cases.reweighting import ball, within
-from riskband.worst_cases.scaled import on_scale
+from riskband.worst_cases.scaled import SIDES, on_scale
 
 SAME_NETWORK = "the next clients are further independent draws from the same meta-distribution of clients"
 SHIFTED_NETWORK = "the next clients are independent draws from the target network, which no answer has influenced"
@@ -58,6 +59,7 @@ def next_clients(
     population: int | None = None,
     including_seen: bool = False,
     local: str = "observed",
+    sides: str = "two",
 ) -> Certificate:
     """Upper bounds on the risks of the next clients: the largest, the second largest, ..., the smallest.
 
@@ -79,8 +81,8 @@ def next_clients(
     k : int, optional
         Only the k-th largest of the next, which is bounded more sharply; fixed beforehand. Default: all at once.
     above : float, optional
-        A risk in [0, 1), fixed beforehand: bounded is how many of the next clients measure more than it, from both
-        sides, each with half of delta. Or a change, or a score: then those count that measure worse. Goes with measured
+        A risk in [0, 1), fixed beforehand: bounded is how many of the next clients measure more than it. Or a change,
+        or a score: then those count that measure worse. Goes with measured
         risks, and without `rank` and `k`.
     mean : bool
         Only the mean of these clients' risks, which is bounded more sharply than with all k at once. Goes without
@@ -97,6 +99,8 @@ def next_clients(
     local : {"observed", "marginal"}
         Whether it is about what the next clients would measure (default), of which only ranks are used, or about their
         true risks, which needs limits of each client (a mean needs none).
+    sides : {"two", "worse"}
+        Whether the number of clients above a risk is bounded from both sides, with half of delta each, or from above.
 
     Returns
     -------
@@ -118,6 +122,7 @@ def next_clients(
         scale, risks = risks.scale, risks.unit
     check_risks(risks)
     local, whole = check_choice("local", local, SINGLE_LOCAL), check_flag("including_seen", including_seen)
+    is_from_both = check_choice("sides", sides, SIDES) == "two"
     if local == "observed":
         risks.require_no_noise("local='observed'", "local='marginal'")
     budgets, f = check_budget(budget), None if divergence is None else resolve_divergence(divergence)
@@ -135,7 +140,7 @@ def next_clients(
     if whole and num_bounded != population:
         raise ValueError(f"including_seen is about all {population} clients, got num_next={num_next}; leave it out")
     if above is not None:
-        check_above("above", above, scale)
+        check_worse("above", above, scale)
         if (rank, k, local) != (None, None, "observed"):
             raise ValueError("above counts clients by what they measure; leave out rank, k and local")
     others = {"rank": rank, "k": k, "above": above, "divergence": f}
@@ -150,6 +155,7 @@ def next_clients(
         raise ValueError(f"k must be at most the number of clients, {num_bounded}, got {k}; 1 is the largest risk")
     arguments: dict[str, Any] = {"num_next": None if whole else num_next, "delta": delta, "rank": rank, "k": k}
     arguments |= {"above": above, "mean": mean or None, "local": local}
+    arguments |= {} if is_from_both else {"sides": sides}
     arguments |= {} if f is None else {"divergence": f.name, "budget": budgets}
     arguments |= {} if population is None else {"population": population, "including_seen": whole}
     if rank is not None:
@@ -173,8 +179,10 @@ def next_clients(
     elif above is not None:
         both = (answers.below.values, answers.values)
         counts = [int(np.sum(each < above if scale.is_higher_better else each > above)) for each in both]
-        ends = [_num_above(risks, num_next, counts, part / 2.0, f, size, whole) for size in budgets.ravel().tolist()]
+        half = part / 2.0 if is_from_both else part
+        ends = [_num_above(risks, num_next, counts, half, f, size, whole) for size in budgets.ravel().tolist()]
         lower, value = np.array(ends, dtype=np.float64).T.reshape(2, *budgets.shape)
+        lower = lower if is_from_both else None
     else:
         # Of the others all limits hold at once, for their part of delta.
         values = risks.values if local == "observed" else risks.upper_limits(_PART_OF_LIMITS * delta / num_bounded)
@@ -214,14 +222,6 @@ def next_clients(
         recipe=recipe("next_clients", {name: each for name, each in arguments.items() if each is not None}, risks),
     )
     return on_scale(made, answers) if isinstance(answers, ScaledAnswers) else made
-
-
-def check_above(name: str, above: object, scale: Scale) -> None:
-    """Raise ValueError if no client can measure worse than this number, which is called `name`, or it is none."""
-    found, low, high = check_number(name, above, remedy=f"it is {scale.article} {scale.noun}"), scale.low, scale.high
-    ends, worst = (f"({low:g}, {high:g}]", low) if scale.is_higher_better else (f"[{low:g}, {high:g})", high)
-    if not low <= found <= high or found == worst:
-        raise ValueError(f"{name} must be in {ends}, got {above}; no client measures worse than {worst:g}")
 
 
 def check_population(population: object) -> int:

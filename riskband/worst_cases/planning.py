@@ -19,12 +19,11 @@ from riskband.answers.risks import ClientRisks
 from riskband.answers.scaled import ClientChanges, ScaledAnswers
 from riskband.checks import FloatArray, IntArray, check_count, check_delta, check_flag, check_kind, check_number
 from riskband.functionals.distributions import RiskDistribution
+from riskband.numbers.number import ALL, NEXT, OTHERS, UNSEEN, Number
 from riskband.wording import TRAINERS_ANSWERED, exactly
 from riskband.wording.shown import Drawn, to_pandas
-from riskband.worst_cases import requirements
 from riskband.worst_cases.next_clients import AT_RANDOM, check_population
-from riskband.worst_cases.requirements import FAIL, NEXT, WORST_MEAN, WORST_SHARE, Requirement, ends_of, is_of_next
-from riskband.worst_cases.scaled import ScaledNumber, families_of
+from riskband.worst_cases.requirements import FAIL, Requirement, ends_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -200,7 +199,7 @@ def plan(
     Parameters
     ----------
     target : str or Requirement
-        As `require` reads it: "share:0.3<=0.1", "mean<=0.2", "worst_mean:chi2:0.1<=0.2", "next:20:0.3<=3", and of
+        As `require` reads it: "share:0.3<=0.1", "mean<=0.2", "mean@chi2:0.1<=0.2", "count:0.3@next:20<=3", and of
         changes and scores "change<=0.01", "harmed:0.02<=0.1", "score_quantile:0.1>=0.8".
     delta : float
         What `require` will be asked with, in (0, 1).
@@ -272,13 +271,13 @@ def plan(
         more = "give each client more examples, or " if sizes[-1] else more
         raise ValueError(
             f"no plan for {requirement}: not even {Option(most, sizes[-1], power).who} pass with "
-            f"probability {power:g}; the number is {truth:.4g}{' on average' * is_of_next(requirement)} if the "
+            f"probability {power:g}; the number is {truth:.4g}{' on average' * requirement.number.is_finite} if the "
             f"assumption is right: {more}ask for a limit farther from it"
         )
     at_hand = () if here is None else tuple(search.look(here, _PRECISE).option for search in searches)
     tried = tuple(search.found[size].option for search in searches for size in sorted(search.found))
     too_few = tuple(size for size, option in best.items() if option is None)
-    is_finite = population is not None or requirement.name.startswith(f"{NEXT}:all:")
+    is_finite = population is not None or requirement.number.where in (ALL, OTHERS)
     assumed = (*world.assumptions, AT_RANDOM) if is_finite else world.assumptions
     return Plan(requirement, delta, power, truth, options, too_few, at_hand, tried, price, assumed)
 
@@ -301,34 +300,35 @@ def checks_of(target: str, asked: Mapping[str, Any]) -> list[Callable[[], object
 def _with_shift(requirement: Requirement, shift: str | None) -> Requirement:
     if shift is None:
         return requirement
-    head, *parameters = requirement.name.split(":")
-    names = {"mean": WORST_MEAN, "share": WORST_SHARE, NEXT: NEXT}
-    if head not in names or requirement.relation != "<=":
+    number = requirement.number
+    if requirement.relation != "<=" or number.where not in (UNSEEN, NEXT) or number.divergence is not None:
         raise ValueError(
-            f"with a shift the target must be 'mean<=LIMIT', 'share:RISK<=LIMIT' or 'next:20:RISK<=LIMIT', got "
-            f"'{requirement}'; "
-            "a quantile is a share the other way round: write 'share:0.3<=0.1' for 'quantile:0.9<=0.3'"
+            f"with a shift the target must be an upper limit of unseen or next clients, got '{requirement}'; write "
+            f"'mean@{shift}<=0.2'"
         )
-    return Requirement(":".join([names[head], *parameters, str(shift)]), "<=", requirement.limit)
+    where = f"{number}:{shift}" if number.where == NEXT else f"{number}@{shift}"
+    return Requirement(Number.of(where), "<=", requirement.limit)
 
 
 def _most_clients(requirement: Requirement, population: int | None) -> int:
     """How many are tried at most; of a federation, all but those who come next."""
-    most, (family, *parameters) = int(min(_MOST, requirement.number.most_clients)), requirement.name.split(":")
+    number = requirement.number
+    if number.where in (ALL, OTHERS):
+        return min(_MOST, (number.num_clients or 0) - 1)
     if population is None:
-        return most
+        return _MOST
     size = check_population(population)
-    remedy = f"for a verdict on all of them write '{NEXT}:all:{size}:0.3<=5', without the population"
-    if family != NEXT or len(parameters) != 2:
-        rule = f"population goes with next clients of the network itself, '{NEXT}:20:0.3<=3'"
+    remedy = f"for a verdict on all of them write 'count:0.3@all:{size}<=5', without the population"
+    if number.where != NEXT or number.divergence is not None:
+        rule = "population goes with next clients of the network itself, 'count:0.3@next:20<=3'"
         raise ValueError(f"{rule}, got '{requirement}'; {remedy}")
-    left = size - int(parameters[0])
+    left = size - (number.num_clients or 0)
     if left < _FEWEST:
         raise ValueError(
-            f"population must leave {_FEWEST} clients to ask beside the next {parameters[0]}, got {size} for "
+            f"population must leave {_FEWEST} clients to ask beside the next {number.num_clients}, got {size} for "
             f"'{requirement}'; {remedy}"
         )
-    return min(most, left)
+    return min(_MOST, left)
 
 
 def _checked_sizes(num_examples: int | Sequence[int] | None, pilot: Pilot | None) -> list[int]:
@@ -353,7 +353,7 @@ def _checked_sizes(num_examples: int | Sequence[int] | None, pilot: Pilot | None
 def _checked_truth(requirement: Requirement, world: _Assumed) -> float:
     truth = world.truth(requirement)
     # What next clients will measure is not settled by the network.
-    if not is_of_next(requirement) and requirement.verdict(truth, truth) == FAIL:
+    if not requirement.number.is_finite and requirement.verdict(truth, truth) == FAIL:
         raise ValueError(
             f"no plan for {requirement}: it is not true of the assumed network, where the number is {truth:.4g}, so no "
             "number of clients makes it pass; ask for another limit, or improve the model"
@@ -421,12 +421,15 @@ class _Assumed(NamedTuple):
 
 def truth_on_scale(answers: ScaledAnswers, requirement: Requirement) -> float:
     """Return the number that is required if these are all the clients there are."""
-    requirements.read_requirements(requirement, answers)
-    number, scale = ScaledNumber.of(requirement.name, families_of(answers)), answers.scale
+    requirement.check(answers.scale)
+    number = requirement.number
     if number.shift is None:
         return number.measured(answers)
-    worst = Requirement(":".join([WORST_MEAN, *requirement.name.split(":")[1:]]), "<=", 0.5)
-    return float(scale.from_unit(np.asarray(worst.number.value(RiskDistribution.of_values(answers.unit.values)))))
+    if number.family != "mean":
+        raise ValueError(
+            f"a plan of '{number}' needs risks; of changes and scores plan the worst mean, 'mean@chi2:0.1'"
+        )
+    return float(answers.scale.from_unit(np.asarray(number.value(RiskDistribution.of_values(answers.unit.values)))))
 
 
 def _drawn_again(pilot: ScaledAnswers) -> tuple[str, ...]:

@@ -10,34 +10,25 @@ import numpy as np
 
 from riskband.answers.responses import UNTIL_DECIDED, plain
 from riskband.answers.risks import ClientRisks
-from riskband.answers.scaled import ClientChanges, ClientScores, ScaledAnswers
+from riskband.answers.scaled import CHANGE, RISK, ClientChanges, ClientScores, Scale, ScaledAnswers
 from riskband.bands.band import Band
 from riskband.bands.band import band as band_of
 from riskband.bands.levels import STITCHED, checkpoint
 from riskband.certificate import Certificate
 from riskband.checks import check_choice, check_delta
-from riskband.worst_cases.always_valid import DIRECT, ORDERS, always_valid, batch_sizes, check_order
+from riskband.numbers.number import SHIFTED, UNSEEN, Number
+from riskband.worst_cases.always_valid import ORDERS, always_valid, batch_sizes, check_order, is_direct
 from riskband.worst_cases.requirements import (
     NOT_DECIDED,
     Gate,
     Requirement,
     certificates_of,
-    is_of_next,
-    is_of_target,
-    number_of,
     numbers_behind,
     read_requirements,
     verdicts_on,
 )
-from riskband.worst_cases.scaled import CHANGES, SCORES
 
 Answered = ClientRisks | ScaledAnswers
-
-
-def kind_of(number: str) -> type[Answered]:
-    """Return the answers that have such a number."""
-    family = number.partition(":")[0]
-    return ClientChanges if family in CHANGES else ClientScores if family in SCORES else ClientRisks
 
 
 class Sequence:
@@ -49,12 +40,13 @@ class Sequence:
     Parameters
     ----------
     asked : str, Requirement or iterable of them
-        Requirements ("mean<=0.2", "harmed:0.02<=0.1") or numbers ("quantile:0.9", "worst_mean:chi2:0.1", "gini"), fixed
+        Requirements ("mean<=0.2", "harmed:0.02<=0.1") or numbers ("quantile:0.9", "mean@chi2:0.1", "gini"), fixed
         before any answer was seen. They share delta equally; all that is read off the band shares one part of it.
     delta : float
         Probability that anything is false at any time, in (0, 1).
-    of : type
-        `ClientRisks`, `ClientChanges` or `ClientScores`.
+    of : type, optional
+        `ClientRisks`, `ClientChanges` or `ClientScores`. By default that of the first answers, or else `ClientRisks`
+        and, where "change" or "harmed" is asked for, `ClientChanges`.
     order : {"arrival", "committed"}
         Whether clients come by themselves, or are asked in an order that was settled before any of them answered.
     **said :
@@ -88,35 +80,41 @@ class Sequence:
         asked: str | Requirement | Iterable[str | Requirement],
         *,
         delta: float,
-        of: type[Answered] = ClientRisks,
+        of: type[Answered] | None = None,
         order: str = "arrival",
         **said: Any,
     ) -> None:
         several = [asked] if isinstance(asked, (str, Requirement)) else list(asked)
         is_required = [isinstance(each, Requirement) or "<" in each or ">" in each for each in several]
-        self.requirements = read_requirements(each for each, is_one in zip(several, is_required, strict=True) if is_one)
-        numbers = [number_of(each).name for each, is_one in zip(several, is_required, strict=True) if not is_one]
+        required = [each for each, is_one in zip(several, is_required, strict=True) if is_one]
+        self.requirements = read_requirements(required, None)
+        numbers = [Number.of(each) for each, is_one in zip(several, is_required, strict=True) if not is_one]
         self.numbers = tuple(dict.fromkeys((*numbers_behind(self.requirements), *numbers)))
-        is_of_others = [is_of_next(each) or is_of_target(each) for each in self.numbers]
-        if not self.numbers or any(is_of_others):
+        if not self.numbers or not all(each.where in (UNSEEN, SHIFTED) for each in self.numbers):
             raise ValueError(
                 f"a sequence must be asked for numbers such as 'mean' or 'quantile:0.9<=0.3', got {asked!r:.80}; ask "
                 "next_clients who is next, and riskband shift of a target, after a number of clients that is fixed"
             )
-        if len(kinds := {kind_of(each).__name__ for each in self.numbers}) > 1:
-            raise ValueError(
-                f"a sequence must have answers of one kind, got {asked!r:.80} of {sorted(kinds)}; make several"
-            )
         self.delta, self.order = check_delta(delta), check_choice("order", order, ORDERS)
         self.answers: Answered | None = None
-        self._of: Any = of  # a class of answers
+        of_changes = any(each.is_change for each in (*(one.number for one in self.requirements), *numbers))
+        self._of: Any = of or (ClientChanges if of_changes else ClientRisks)  # a class of answers
+        self._is_of_first = of is None and not of_changes
         self._said = said
+        if self._of is not ClientScores and not self._is_of_first:
+            self._check_numbers(CHANGE if self._of is ClientChanges else RISK)
         self._columns: dict[str, list[Any]] = {}
         self._num_missing = 0
         self._sizes: list[int] = []  # of batches
 
     def __repr__(self) -> str:
-        return f"Sequence({', '.join(self.numbers)}, {len(self.answers or ())} clients, delta={self.delta:g})"
+        return f"Sequence({', '.join(map(str, self.numbers))}, {len(self.answers or ())} clients, delta={self.delta:g})"
+
+    def _check_numbers(self, scale: Scale) -> None:
+        """Raise ValueError if clients on this scale have none of what is asked."""
+        read_requirements(self.requirements, scale)
+        for number in self.numbers:
+            number.check(scale)
 
     def add(
         self,
@@ -155,15 +153,13 @@ class Sequence:
                 raise ValueError(f"answers must be ClientRisks, ClientChanges or ClientScores, got {got}")
             columns, said = answers.by_client()
             num_missing += said.pop("num_missing")
-            if (self._columns and not isinstance(answers, of)) or said != {**said, **self._said}:
+            is_other = not isinstance(answers, of) and not (self._is_of_first and not self._columns)
+            if is_other or said != {**said, **self._said}:
                 raise ValueError(
                     f"all answers of a sequence must be of one kind, got {said} after {self._said}; say what holds for "
                     "all of them at its beginning, as in Sequence(..., binary=False)"
                 )
             of = type(answers)
-        if other := [each for each in self.numbers if kind_of(each) is not of]:
-            rule = f"{', '.join(other)} is asked, a number of {kind_of(other[0]).__name__}"
-            raise ValueError(f"{rule}, got {of.__name__}; add those (of={kind_of(other[0]).__name__}), or ask another")
         size = max(map(np.size, columns.values()), default=0)
         new = {name: plain(np.asarray(one) if np.ndim(one) else np.full(size, one)) for name, one in columns.items()}
         if len(set(map(len, new.values()))) != 1 or (self._columns and new.keys() != self._columns.keys()):
@@ -181,6 +177,7 @@ class Sequence:
         columns = {name: 2 * each for name, each in new.items()} if is_first else new
         found = of(**columns, num_missing=num_missing, **now)
         found.require_certain_answers("a sequence", "answers that are right, and missing='ignore'")
+        self._check_numbers(getattr(found, "scale", RISK))
         if not is_first:
             if hasattr(found, "binary"):  # what is bet on a client must not change with those after it
                 said = {**said, "binary": found.binary}
@@ -205,10 +202,10 @@ class Sequence:
         """A certificate of each number that is asked for, by its name, without those that nothing bounds yet."""
         if self.answers is None:
             return {}
-        direct = [name for name in self.numbers if self._is_direct(name)]
+        direct = [number for number in self.numbers if self._is_direct(number)]
         come: dict[str, Any] = {"order": self.order, "batches": None if set(self._sizes) == {1} else self._sizes}
-        found = {name: always_valid(self.answers, name, delta=self._part, **come) for name in direct}
-        others = [name for name in self.numbers if name not in found]
+        found = {str(number): always_valid(self.answers, number, delta=self._part, **come) for number in direct}
+        others = [number for number in self.numbers if number not in direct]
         return found if self.band is None else found | certificates_of(self.band, others, delta=None)
 
     @cached_property
@@ -227,5 +224,5 @@ class Sequence:
         num_direct = sum(map(self._is_direct, self.numbers))
         return self.delta / (num_direct + (num_direct < len(self.numbers)))
 
-    def _is_direct(self, name: str) -> bool:
-        return issubclass(self._of, ScaledAnswers) or name.partition(":")[0] in DIRECT
+    def _is_direct(self, number: Number) -> bool:
+        return issubclass(self._of, ScaledAnswers) or is_direct(number)

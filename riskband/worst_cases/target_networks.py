@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import bdtr, bdtrik, logit
@@ -21,9 +20,8 @@ from riskband.answers.risks import ClientRisks, shared_assumptions
 from riskband.bands.local_steps import assumed_of_sizes
 from riskband.betting import KEPT_OF_FIRST, constant_stakes_upper_mean, doubt_of_mean
 from riskband.certificate import Certificate, recipe
-from riskband.checks import FloatArray, as_spelled, check_budget, check_delta, check_kind, float_of
+from riskband.checks import FloatArray, check_delta, check_kind
 from riskband.functionals.dispersion import dispersion_certificate
-from riskband.functionals.functional import resolve
 from riskband.functionals.stepwise import (
     Clients,
     planned_size,
@@ -32,68 +30,29 @@ from riskband.functionals.stepwise import (
     true_quantile,
     true_share,
 )
+from riskband.numbers.number import Number, least_share
 from riskband.search import bisect
-from riskband.wording import chosen_before, exactly
+from riskband.wording import chosen_before
 from riskband.worst_cases.divergence_bounds import BOTH_NETWORKS
-from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence
+from riskband.worst_cases.divergences import FDivergence, binary_worst_case
 from riskband.worst_cases.reweighting import assumed_of_duals, duals_within, within, worst_case_mean
 
 OTHER_CLIENTS = "clients of the target network must not be those of the source network"
-TARGET_NUMBERS = ("target_mean", "target_share", "target_quantile")
-_TARGET = "target_"
 _FROM_BELOW = 0.1  # of delta, for the lower bound: what a FAIL needs costs a PASS next to nothing
 _SHARES = np.geomspace(1.0, 1e-3, 400)[1:]  # tried from the top, so a bound is at most 1.7 % above where it could be
 _ETA = 0.1  # error level of the limits of single clients where the source alone plans none
 
 
-class TargetNumber(NamedTuple):
-    """A number of a target network within a budget of the source: "target_share:0.3:chi2:0.1"."""
-
-    number: str  # "mean", "share:0.3", "quantile:0.9"
-    divergence: FDivergence
-    budget: float
-
-    @classmethod
-    def of(cls, name: object) -> TargetNumber:
-        """Read a name; raises ValueError if it is none."""
-        try:
-            if as_spelled(str(name).partition(":")[0], TARGET_NUMBERS) is None:
-                raise ValueError("it must begin with " + ", ".join(TARGET_NUMBERS))
-            if str(name).count(":") < 2:
-                raise ValueError("it must end with a divergence and a budget")
-            number, divergence, budget = str(name)[len(_TARGET) :].rsplit(":", 2)
-            chosen, size = resolve(number, called="the number of a target network"), float(check_budget(float(budget)))
-        except ValueError as error:
-            examples = "'target_mean:chi2:0.1', 'target_share:0.3:chi2:0.1' or 'target_quantile:0.9:chi2:0.1'"
-            raise ValueError(f"{name!r:.80} cannot be read: {error}; write {examples}") from error
-        return cls(chosen.name, resolve_divergence(divergence), size)
-
-    def __str__(self) -> str:
-        return f"{_TARGET}{self.number}:{self.divergence.name}:{exactly(self.budget)}"
-
-    @property
-    def quantity(self) -> str:
-        """What it is, as the subject of a sentence."""
-        family, _, point = self.number.partition(":")
-        what = {
-            "mean": "the mean risk",
-            "share": f"the share of clients with a risk of at least {point}",
-            "quantile": f"the {point} quantile of the risk",
-        }[family]
-        where = f"within {exactly(self.budget)} of the source network in {self.divergence.title}"
-        return f"{what} of the target network ({where})"
-
-
-def target_bound(source: ClientRisks, target: ClientRisks, number: str | TargetNumber, *, delta: float) -> Certificate:
+def target_bound(source: ClientRisks, target: ClientRisks, number: Number, *, delta: float) -> Certificate:
     """Bounds on the mean risk, a share or a quantile of a target network of which a few clients answered, too.
 
     Parameters
     ----------
     source, target : ClientRisks
         Answers of clients of the source network, and of others of the target network.
-    number : str
-        "target_mean:chi2:0.1", "target_share:0.3:chi2:0.1" (of the clients with a true risk of at least .3) or
-        "target_quantile:0.9:chi2:0.1": with the divergence, and the budget >= 0 within which the target is assumed.
+    number : Number
+        "mean@target:chi2:0.1", "share:0.3@target:chi2:0.1" (of the clients with a true risk of at least .3) or
+        "quantile:0.9@target:chi2:0.1": with the divergence, and the budget >= 0 within which the target is assumed.
     delta : float
         Probability that a bound fails, in (0, 1). A tenth of it is for the bound from below, by the target alone.
 
@@ -111,27 +70,25 @@ def target_bound(source: ClientRisks, target: ClientRisks, number: str | TargetN
         may be wrong or count as the worst, or a client of one name is in both networks and repeats are not draws; also,
         as `CrossingError`, if the answers contradict the budget.
     """
-    asked = number if isinstance(number, TargetNumber) else TargetNumber.of(number)
-    f = asked.divergence
+    f, budget = ball_of(number)
     for name, answers in (("source", source), ("target", target)):
         check_kind(name, answers, ClientRisks, remedy="make them with ClientRisks(values, num_examples)")
         answers.require_certain_answers("a bound with clients of a target network", "make a band of each network")
     check_others(source.names or (), target, rule=OTHER_CLIENTS)
     source, part = source.in_order_of_names(), (1.0 - _FROM_BELOW) * check_delta(delta)
-    family, _, point = asked.number.partition(":")
-    if family == "mean":
-        chosen, beside = duals_within(source, f, asked.budget), doubt_of_mean(target.values, delta=part)
+    if number.family == "mean":
+        chosen, beside = duals_within(source, f, budget), doubt_of_mean(target.values, delta=part)
         found = duals.dual_upper_limit(source, chosen, delta=part, seed=None, beside=beside)
         upper, method, assumptions = found.value, found.method, (*assumed_of_duals(source, f), *found.assumptions)
         lower = 1.0 - constant_stakes_upper_mean(1.0 - target.below.values, delta=_FROM_BELOW * delta)
     else:
-        joined = _share if family == "share" else _quantile
-        upper, method = joined(source, target, asked, float_of(point), part), "weighted counts"
+        joined = _share if number.family == "share" else _quantile
+        upper, method = joined(source, target, number, part), "weighted counts"
         assumptions = (assumed_of_sizes(source), assumed_of_sizes(target))  # limits were chosen by them
-        lower = float(dispersion_certificate(target, asked.number, delta=_FROM_BELOW * delta).lower or 0.0)
+        lower = float(dispersion_certificate(target, number.functional, delta=_FROM_BELOW * delta).lower or 0.0)
     lines = [line for each in (source, target) for line in shared_assumptions(each, needs_binary=each is source)]
     return Certificate(
-        quantity=asked.quantity,
+        quantity=number.quantity(),
         value=upper,
         lower=lower,
         delta=delta,
@@ -139,11 +96,11 @@ def target_bound(source: ClientRisks, target: ClientRisks, number: str | TargetN
         assumptions=(
             *dict.fromkeys((*lines, *assumptions)),
             BOTH_NETWORKS,
-            *chosen_before(number=(str(asked), None)),
+            *chosen_before(number=(str(number), None)),
             within(f),
         ),
-        details={"source_alone": np.array(_source_alone(source, asked, delta))},
-        recipe=recipe("target_bound", {"target": target.provenance(), "number": str(asked), "delta": delta}, source),
+        details={"source_alone": np.array(_source_alone(source, number, delta))},
+        recipe=recipe("bound", {}, source),
     )
 
 
@@ -153,21 +110,26 @@ def adds_nothing(certificate: Certificate) -> bool:
     return alone is not None and bool(certificate.value >= alone)
 
 
-def _source_alone(source: ClientRisks, asked: TargetNumber, delta: float) -> float:
+def ball_of(number: Number) -> tuple[FDivergence, float]:
+    """Return the divergence and the budget of a number; raises ValueError if it has none."""
+    if number.shift is None:
+        raise ValueError(f"'{number}' must have a divergence and a budget; write 'mean@target:chi2:0.1'")
+    return number.shift
+
+
+def _source_alone(source: ClientRisks, number: Number, delta: float) -> float:
     """What the source bounds of a target within the budget of which nobody answered."""
-    family, _, point = asked.number.partition(":")
-    ball: dict[str, Any] = {"divergence": asked.divergence, "budget": asked.budget}
-    if family == "mean":
-        return float(worst_case_mean(source, delta=delta, **ball).value)
-    if family == "share":
-        return float(binary_worst_case(true_share(source, float_of(point), delta=delta), **ball))
-    (least,) = _least_at_source(asked, np.array([1.0 - float_of(point)])).tolist()
-    return true_quantile(source, 1.0 - least, delta=delta)
+    f, budget = ball_of(number)
+    if number.family == "mean":
+        return float(worst_case_mean(source, divergence=f, budget=budget, delta=delta).value)
+    if number.family == "share":
+        return float(binary_worst_case(true_share(source, number.point, delta=delta), divergence=f, budget=budget))
+    return true_quantile(source, 1.0 - least_share(1.0 - number.point, f, budget), delta=delta)
 
 
-def _share(source: ClientRisks, target: ClientRisks, asked: TargetNumber, threshold: float, delta: float) -> float:
+def _share(source: ClientRisks, target: ClientRisks, number: Number, delta: float) -> float:
     """Upper bound on the share of the target's clients with a risk of at least a threshold."""
-    if threshold == 0.0:
+    if (threshold := number.point) == 0.0:
         return 1.0
     both, high = [Clients.of(each, threshold) for each in (source, target)], 1.0
     sizes = source.num_clients, target.num_clients
@@ -177,7 +139,7 @@ def _share(source: ClientRisks, target: ClientRisks, asked: TargetNumber, thresh
     def counts_at(eta: float) -> list[int]:
         return [int(each.above(eta).sum()) for each in both]
 
-    for share, least in zip(_SHARES.tolist(), _least_at_source(asked, _SHARES).tolist(), strict=True):
+    for share, least in zip(_SHARES.tolist(), _least_at_source(number, _SHARES).tolist(), strict=True):
         eta = next(each.limits[0].eta for each in ranges if share > each.low)
         if chance_of_so_few(counts_at(eta), sizes, [(1.0 - eta) * least, (1.0 - eta) * share], delta=delta) > delta:
             break
@@ -185,9 +147,10 @@ def _share(source: ClientRisks, target: ClientRisks, asked: TargetNumber, thresh
     return high
 
 
-def _quantile(source: ClientRisks, target: ClientRisks, asked: TargetNumber, level: float, delta: float) -> float:
+def _quantile(source: ClientRisks, target: ClientRisks, number: Number, delta: float) -> float:
     """Upper bound on a quantile of the target's risks: a limit of a client of either network, or 1."""
-    share, (least,) = 1.0 - level, _least_at_source(asked, np.array([1.0 - level]))
+    share = 1.0 - number.point
+    least = least_share(share, *ball_of(number))
     planned = quantile_ranges(source.num_clients, 1.0 - least, delta, planned_size(source)[0])
     eta = planned[0].limits[0].eta if planned else _ETA
     limits, sizes = [each.upper_limits(eta) for each in (source, target)], (source.num_clients, target.num_clients)
@@ -201,11 +164,12 @@ def _quantile(source: ClientRisks, target: ClientRisks, asked: TargetNumber, lev
     return float(points[place]) if place < points.size else 1.0
 
 
-def _least_at_source(asked: TargetNumber, shares: FloatArray) -> FloatArray:
+def _least_at_source(number: Number, shares: FloatArray) -> FloatArray:
     """Return the smallest shares of the source network that can be these at a target within the budget."""
+    f, budget = ball_of(number)
 
     def is_too_small(least: FloatArray) -> BoolArray:
-        return np.asarray(binary_worst_case(least, divergence=asked.divergence, budget=asked.budget) < shares)
+        return np.asarray(binary_worst_case(least, divergence=f, budget=budget) < shares)
 
     return bisect(is_too_small, low=np.zeros_like(shares), high=shares, num_steps=50)[0]
 

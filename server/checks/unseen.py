@@ -19,10 +19,9 @@ from riskband.answers.concave_curves import ConcaveCurve, knapsack_curve, networ
 from riskband.functionals.dispersion import lorenz_of_distribution
 from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import resolve
+from riskband.numbers.number import Number
 from riskband.selection import Objective
 from riskband.worst_cases.divergences import robust_mean
-from riskband.worst_cases.requirements import number_of
-from riskband.worst_cases.scaled import CHANGES, ScaledNumber
 from server.settings import RunConfig
 from worlds.loss_table import PopulationRisks
 from worlds.population import Population
@@ -142,12 +141,12 @@ def _observed(certificate: rb.Certificate, unseen: Unseen) -> np.ndarray:
             return np.stack([push(axes["cost_budget"]) for push in pushes], axis=-1)
         case "dispersion_certificate":
             return np.asarray(resolve(arguments["measure"]).value(unseen.distribution))
-        case "always_valid" if not unseen.by_candidate:
-            return np.asarray(number_of(arguments["number"]).value(unseen.distribution))
-        case "change_bound" | "always_valid":
+        case "bound" | "always_valid" if not unseen.by_candidate:
+            return np.asarray(Number.of(certificate.name).value(unseen.distribution))
+        case "bound" | "always_valid":
             old, new = (unseen.by_candidate[name] for name in ("old", "new"))
             changes = rb.ClientChanges(old, new, num_examples=1, binary=False)
-            return np.asarray(ScaledNumber.of(arguments["number"], CHANGES).measured(changes))
+            return np.asarray(Number.of(certificate.name).measured(changes))
         case "select":
             return np.asarray(Objective(arguments["objective"]).of_distribution(unseen.distribution))
         case "lorenz_certificate":
@@ -167,6 +166,6 @@ def _group_means(certificate: rb.Certificate, unseen: Unseen) -> np.ndarray:
 
 
 def _are_known(certificate: rb.Certificate, unseen: Unseen) -> bool:
-    if certificate.recipe["function"] == "next_clients":
+    if certificate.recipe["function"] == "next_clients" or "@next" in certificate.kind:
         return False
     return all(len(unseen.group_risks(name)) > 0 for name in certificate.recipe.get("groups", ()))

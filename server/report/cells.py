@@ -18,11 +18,7 @@ from riskband.worst_cases.requirements import NOT_DECIDED
 VERDICTS = {True: "yes", False: "[bold red]NO[/]", None: "–"}
 """Whether a bound holds on unseen clients; None where that is not known."""
 
-_MEAN, _SHARE = "mean risk", "P(risk ≥ {threshold:g})"
-_QUANTITIES = {
-    **dict.fromkeys(("mean", "worst_mean", "transport_mean"), _MEAN),
-    **dict.fromkeys(("share", "worst_share", "transport_share"), _SHARE),
-}
+_QUANTITIES = {"mean": "mean risk", "share": "P(risk ≥ {threshold:g})"}
 _DELTAS = {"own": "its own", "band": "the band's", "groups": "the groups'"}
 _NUM_COSTS = 5  # of a long list of cost budgets, the table shows this many
 
@@ -113,14 +109,16 @@ def certificate_table(
         for point, bound, observed in _points(entry, threshold=report["config"]["breakdown-threshold"]):
             label = "" if entry["validity"] == "certificate" else f" ({entry['validity']})"
             is_short = bool(point) or entry["kind"] == "mean"  # of all else the quantity says what it is of
-            named = _QUANTITIES[entry["kind"]].format(**point) if is_short else capital(entry["quantity"])
+            named = (
+                _QUANTITIES[entry["kind"].partition("@")[0]].format(**point) if is_short else capital(entry["quantity"])
+            )
             quantity = named + _published(entry) + label
             known = None if np.isnan(observed) else observed
             checked = [number(known), VERDICTS[None if known is None else known <= bound + 1e-12]] if of_unseen else []
             on = within(entry, point) if is_short else ""
-            is_of_next = entry["kind"] == "next"  # a number of clients if it has both sides
-            digits = 0 if is_of_next and "lower" in entry else 3
-            of_delta = f"beside: {short_delta(entry['delta'])}, by its rank" if is_of_next and digits else None
+            digits = 0 if entry["kind"].startswith("count@") else 3
+            is_beside = entry["kind"].startswith("largest@")
+            of_delta = f"beside: {short_delta(entry['delta'])}, by its rank" if is_beside else None
             table.add_row(quantity, on, rounded_up(bound, digits), of_delta or _DELTAS[entry["event"]], *checked)
     return table
 

@@ -162,7 +162,7 @@ def _certificate_entry(name: str, certificate: rb.Certificate, check: Check | No
     entry = certificate.to_dict()
     for key in ("recipe", "details", "schema"):  # they are in the certificate's own file
         del entry[key]
-    entry["divergence"] = certificate.recipe["arguments"].get("divergence")
+    entry["divergence"] = None if certificate.shift is None else certificate.shift[0]
     entry["event"] = certificate.event
     entry["file"] = f"{CERTIFICATE_FOLDER}/{name}.json"
     entry["check"] = None if check is None else check_entry(check)

@@ -16,13 +16,13 @@ from protocol.models import load_arrays, model_arrays
 from protocol.questions import ComparisonQuery
 from protocol.weight_sets import joined
 from riskband.answers.metrics import first_of
+from riskband.answers.scaled import CHANGE
 from riskband.models.evaluation import example_losses
 from riskband.plots.changes import changes_figure
-from riskband.worst_cases.requirements import NEXT
-from riskband.worst_cases.scaled import CHANGES
+from riskband.worst_cases.requirements import read_requirements
 from server.checks.unseen import Unseen, unseen_clients
 from server.sections import Rule, Section
-from server.settings import RunConfig, families, is_absolute
+from server.settings import RunConfig, is_absolute, numbers_of
 from server.studies.study import Evaluation, Study, UnderTest, architecture
 from server.training import initial_model, model_of_checkpoint
 from strategies.comparison import Comparison, ComparisonConclusion
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LOCAL = "local"
-# All but worst means, which answers that may be missing or wrong do not have.
-_NUMBERS = {NEXT, *(name for name, kind in CHANGES.items() if kind != "worst")}
 
 
 class Settings(Section):
@@ -49,7 +47,11 @@ class ComparisonStudy(Study):
 
     settings = Settings
     rules: ClassVar[Mapping[str, Rule]] = {
-        "require": lambda required, known: families(required) <= _NUMBERS,
+        # No worst cases, which answers that may be missing or wrong do not have.
+        "require": lambda required, known: (
+            bool(read_requirements(required, CHANGE) or True)
+            and all(each.shift is None for each in numbers_of(required))
+        ),
         "privacy": lambda noise, known: not noise,
         "local": lambda local, known: local == "marginal",
         "old_model": lambda place, known: place == _LOCAL or (is_absolute(place) and Path(place).is_file()),

@@ -12,8 +12,8 @@ from rich.table import Table
 
 from riskband import DIVERGENCES, Certificate
 from riskband.answers.responses import MISSING, UNTIL_DECIDED
+from riskband.numbers.number import TARGET
 from riskband.plots.bands import band_figure
-from riskband.worst_cases.requirements import is_of_target
 from server.checks.unseen import Unseen, unseen_clients
 from server.sections import Names, Numbers, Rule, Section, is_distinct, one_of, rule
 from server.settings import RunConfig
@@ -162,7 +162,7 @@ class FDivergenceStudy(Study):
 
     def elsewhere(self, report: Mapping[str, Any]) -> Collection[str]:
         """Return the certificates of the target network."""
-        return [name for name, each in report["certificates"].items() if is_of_target(each["kind"])]
+        return [name for name, each in report["certificates"].items() if each["kind"].endswith(f"@{TARGET}")]
 
     def lines(self, report: Mapping[str, Any]) -> Iterator[str]:
         """Yield how far the target network is, or that nothing is known of it."""

@@ -8,9 +8,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from protocol.secure.questions import MAX_BINS
-from riskband.worst_cases.requirements import is_of_next
 from server.sections import Rule, Section, one_of, rule
-from server.settings import RunConfig
+from server.settings import RunConfig, numbers_of
 from server.studies.f_divergence import FDivergenceStudy, settings_of
 from server.studies.study import Evaluation, UnderTest, loss_query
 from strategies.secure.histogram import SIZES, SecureHistogram
@@ -43,7 +42,8 @@ class SecureHistogramStudy(FDivergenceStudy):
         **dict.fromkeys(("privacy", "respect_query_budgets"), lambda value, known: not value),
         "target": lambda target, known: not target,
         "require": lambda required, known: (  # no single answer is ever seen
-            FDivergenceStudy.rules["require"](required, known) and not any(map(is_of_next, required))
+            FDivergenceStudy.rules["require"](required, known)
+            and not any(each.is_finite for each in numbers_of(required))
         ),
         "histogram_sizes": lambda sizes, known: sizes == "equal" or known.get("local") not in ("union", "observed"),
     }

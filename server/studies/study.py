@@ -15,19 +15,17 @@ from torch import nn
 from protocol.models import model_arrays
 from protocol.questions import Candidate, LossQuery
 from riskband.certificate import Certificate
-from riskband.worst_cases.requirements import OF_TARGETS, Gate, read_requirements, verdicts_on
-from riskband.worst_cases.scaled import CHANGES, SCORES
+from riskband.numbers.number import COST, TARGET
+from riskband.worst_cases.requirements import Gate, read_requirements, verdicts_on
 from server.checks.unseen import Check, Unseen, unseen_clients
 from server.report.cells import certificate_table, loss_in_words
 from server.sections import Rule, Section
-from server.settings import RunConfig, families
+from server.settings import RunConfig, numbers_of
 from server.training import prepare_model
 from strategies.asking.query import QueryStrategy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_OF_OTHERS = {*CHANGES, *SCORES, *OF_TARGETS}  # what no losses of one network say
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +79,10 @@ class Study(ABC):
     settings: ClassVar[type[Section]]  # its keys
     # By field of any section, what this study asks of it.
     rules: ClassVar[Mapping[str, Rule]] = {
-        "require": lambda required, known: families(required).isdisjoint(_OF_OTHERS),
+        "require": lambda required, known: (
+            bool(read_requirements(required) or True)
+            and all(each.where not in (COST, TARGET) for each in numbers_of(required))
+        ),
         "privacy": lambda noise, known: not noise or known.get("local") not in ("union", "observed"),
     }
     figure_stem: ClassVar[str]  # name of the figure's files
@@ -119,7 +120,7 @@ class Study(ABC):
 
     def gate(self, config: RunConfig, conclusion: Any) -> Gate | None:
         """Return the verdicts on what the run requires; None if it requires nothing."""
-        asked = read_requirements(config.question.require)
+        asked = read_requirements(config.question.require, None)  # they were checked
         return verdicts_on(conclusion.required, asked, delta=config.question.delta) if asked else None
 
     def certificates(self, evaluation: Evaluation) -> Mapping[str, Certificate]:

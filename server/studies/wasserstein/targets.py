@@ -77,7 +77,7 @@ def check_target(result: WassersteinConclusion, target: TargetNetwork) -> dict[s
     found = {}
     for name, certificate in result.certificates.items():
         arguments = {**certificate.recipe["arguments"], "cost_budget": target.point.cost}
-        if arguments.get("worst_means") is not None or not certificate.kind.startswith("transport"):
+        if arguments.get("worst_means") is not None or not certificate.kind.endswith("@cost"):
             continue  # found by a bisection, at its own budgets only; or of what is required, about no shift
         if arguments.get("every_budget", True):  # this is the same certificate, read at another budget
             bound = np.asarray(_CERTIFY[certificate.recipe["function"]](result.answers, **arguments).value)
