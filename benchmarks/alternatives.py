@@ -20,6 +20,7 @@ from scipy import special, stats
 import riskband as rb
 from benchmarks.ground_truth import BetaRisks, MetaDistribution, TwoPointRisks
 from riskband.checks import FloatArray
+from riskband.functionals.functional import interval_of
 from riskband.plots.bands import save_figure
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def ends(certificate: rb.Certificate) -> tuple[float, float]:
 
 def published_gini(network: Network) -> tuple[float, float]:
     """The plug-in bound of [DC], on our band."""
-    return rb.bound(rb.band(network.answers, delta=DELTA, sides="two"), "gini", method="plugin")
+    return interval_of(rb.band(network.answers, delta=DELTA, sides="two"), "gini", method="plugin")
 
 
 MEANS: Mapping[str, Callable[[Network], float]] = {

@@ -17,6 +17,7 @@ from scipy.stats import t
 
 import riskband as rb
 from riskband.checks import FloatArray
+from riskband.functionals.functional import interval_of
 
 DELTA, NUM_EXAMPLES, BETTER, WORSE = 0.05, 200, 0.2, 0.01
 MEAN_CHANGE = WORSE * 21 / 24 - BETTER * 3 / 24
@@ -29,7 +30,7 @@ def upper_bounds(num_clients: int, *, seed: int) -> tuple[float, float]:
     worse, better = rng.binomial(NUM_EXAMPLES - wrong, WORSE), rng.binomial(wrong, BETTER)
     changes = rb.ClientChanges.from_counts(worse, better, NUM_EXAMPLES, old_wrong=wrong)
     new, old = (rb.ClientRisks(each, NUM_EXAMPLES, True) for each in (changes.new, changes.old))
-    (_, above), (below, _) = (rb.bound(each, "mean", delta=DELTA) for each in (new, old))  # DELTA / 2 for each end
+    (_, above), (below, _) = (interval_of(each, "mean", delta=DELTA) for each in (new, old))  # DELTA / 2 for each end
     return float(rb.change_bound(changes, "change", delta=DELTA).value), above - below
 
 

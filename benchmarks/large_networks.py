@@ -19,6 +19,7 @@ from scipy.stats import beta
 
 import riskband as rb
 from riskband.bands.levels import berk_jones_levels, sparse_levels
+from riskband.functionals.functional import interval_of
 
 DELTA, NUM_EXAMPLES = 0.05, 100
 LOSSES = ("0-1", "bounded", "0-1, unequal n", "bounded, unequal n")
@@ -50,7 +51,7 @@ CALLS: dict[str, Callable[[rb.ClientRisks], object]] = {
     "band and survival": _of_band(lambda band: rb.survival(band, thresholds=[0.1, 0.3]), sides="lower"),
     "band and quantiles": _of_band(lambda band: rb.quantile(band, [0.5, 0.9]), sides="lower"),
     "band and CVaR": _of_band(lambda band: rb.cvar(band, 0.9), sides="lower"),
-    "band and Gini": _of_band(lambda band: rb.bound(band, "gini")),
+    "band and Gini": _of_band(lambda band: interval_of(band, "gini")),
     "band and worst mean, chi2": _of_band(
         lambda band: rb.worst_case_mean(band, divergence="chi2", budget=[0.1, 0.2]), sides="lower"
     ),

@@ -28,6 +28,7 @@ from riskband.betting import adaptive_bets, before, fixed_orders, log_average_ex
 from riskband.certificate import CrossingError
 from riskband.checks import FloatArray
 from riskband.cli import main
+from riskband.functionals.functional import interval_of
 from riskband.report.asked import Asked, certified
 from riskband.search import bisect_number
 from riskband.worst_cases.always_valid import always_valid
@@ -98,7 +99,7 @@ def mean_in_sorted_orders(num_clients: int, num_bad: int) -> float:
 
 def _gini_rates(_: int) -> tuple[float, float]:
     old = [(0.0, gini_by_sorted_pairings(73, bad)) for bad in range(74)]
-    new = [rb.bound(two_kinds(73, bad), "gini", delta=DELTA) for bad in range(74)]
+    new = [interval_of(two_kinds(73, bad), "gini", delta=DELTA) for bad in range(74)]
     return largest_false_rate(old, 1.0 - SHARES, 73), largest_false_rate(new, 1.0 - SHARES, 73)
 
 

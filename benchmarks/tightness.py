@@ -32,6 +32,7 @@ from scipy import optimize, special, stats
 import riskband as rb
 from benchmarks.ground_truth import BetaRisks
 from riskband.answers.concave_curves import knapsack_curve
+from riskband.functionals.functional import interval_of
 
 LAW = BetaRisks(3.0, 21.0)
 DELTA = 0.05
@@ -297,9 +298,9 @@ def worst_share(name: str, budget: float) -> Row:
 def dispersion(measure: str, truth: Callable[[], Truth]) -> Row:
     return Row(
         lambda n: truth(),
-        lambda net: width(rb.bound(net.band(sides="two"), measure)),
+        lambda net: width(interval_of(net.band(sides="two"), measure)),
         lambda net: width(rb.dispersion_certificate(net.risks, measure, delta=DELTA)),
-        lambda net: width(rb.bound(net.band(sides="two"), measure, method="plugin")),
+        lambda net: width(interval_of(net.band(sides="two"), measure, method="plugin")),
         is_width=True,
     )
 

@@ -23,7 +23,13 @@ from riskband.bands.methods import resolve_level_method
 from riskband.certificate import CERTIFICATE, Certificate, recipe
 from riskband.checks import as_number, check_choice, check_delta, check_number, check_optional_seed, check_single
 from riskband.functionals.distributions import RiskDistribution
-from riskband.functionals.functional import BOUND_METHODS, OF_RISKS, Functional, bound, method_that_applies, resolve
+from riskband.functionals.functional import (
+    BOUND_METHODS,
+    OF_RISKS,
+    Functional,
+    method_that_applies,
+    resolve,
+)
 from riskband.means import mean_bound
 from riskband.wording import CHOSEN_BEFORE, chosen_before, in_full, rounded_up
 from riskband.wording.shown import Shown
@@ -105,7 +111,7 @@ class Objective:
         """
         chosen = {name: resolve(name) for name, _ in self.terms}
         return {
-            name: float(bound(band, each, method=method_that_applies(dispersion, band, each)).upper)
+            name: float(interval_of(band, each, method=method_that_applies(dispersion, band, each)).upper)
             for name, each in chosen.items()
         }
 

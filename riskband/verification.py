@@ -26,6 +26,8 @@ from riskband.functionals.weights import QuantileWeight
 from riskband.groups.comparisons import group_certificate
 from riskband.groups.group_bands import rebuilt_group_bands
 from riskband.means import mean_bound
+from riskband.numbers.bounds import Networks, bound
+from riskband.numbers.number import TARGET, Number
 from riskband.search import smallest_size
 from riskband.selection import selection_certificate
 from riskband.worst_cases.always_valid import always_valid
@@ -34,8 +36,6 @@ from riskband.worst_cases.divergences import DIVERGENCES, FDivergence
 from riskband.worst_cases.next_clients import next_clients
 from riskband.worst_cases.panels import panel_change
 from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
-from riskband.worst_cases.scaled import change_bound, score_bound
-from riskband.worst_cases.target_networks import target_bound
 from riskband.worst_cases.wasserstein import wasserstein_cdf, wasserstein_mean, wasserstein_published
 
 Recipe = Mapping[str, Any]
@@ -49,6 +49,7 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
     **{
         function.__name__: function
         for function in (
+            bound,
             mean_bound,
             mean,
             cvar,
@@ -56,14 +57,11 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
             survival,
             weighted_quantile,
             worst_case_mean,
-            target_bound,
             worst_case_cdf,
             next_clients,
             divergence_lower_bound,
             always_valid,
             panel_change,
-            change_bound,
-            score_bound,
             dispersion_certificate,
             lorenz_certificate,
             quantile_certificate,
@@ -79,7 +77,7 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
 }
 """The functions that make certificates, by the name in the recipe."""
 
-_BOUNDED_BY_ONE = ("mean", "example_mean", "cvar", "quantile", "share", "worst_mean", "worst_share", "next")
+_BOUNDED_BY_ONE = ("mean", "example_mean", "cvar", "quantile", "share", "largest")
 _LARGEST_TRIED = 4_096  # clients
 _DOUBTFUL = 20  # one part in so many: how exact the number of clients is where some count as the worst
 
@@ -206,7 +204,11 @@ def why_it_says_nothing(certificate: Certificate) -> str | None:
     clients above a risk on a curve over it, or of the next clients one by one. The number of clients is what the same
     formula needs if more clients answer as these did: no certificate.
     """
-    of_unit = certificate.kind in _BOUNDED_BY_ONE and not {"threshold", "k"} & certificate.axes.keys()
+    of_unit = (
+        certificate.family in _BOUNDED_BY_ONE
+        and "@cost" not in certificate.kind
+        and not {"threshold", "k"} & certificate.axes.keys()
+    )
     of_unit &= not is_scaled(certificate.recipe["answers"])
     of_unit &= certificate.num_digits > 0  # no number of clients
     if not of_unit or not np.any(np.asarray(certificate.value) >= 1.0):
@@ -230,6 +232,8 @@ def _num_values(recipe: Recipe) -> int | None:
     answers = recipe["answers"]
     is_tuned = isinstance((recipe["band"] or {}).get("method"), Mapping)  # its levels are for so many clients
     is_own = recipe["arguments"].get("divergence", "kl") not in DIVERGENCES  # a divergence that only its user has
+    of_others = "@others", "@all", f"@{TARGET}"
+    is_own |= any(place in str(recipe["arguments"].get("number")) for place in of_others)
     is_own |= bool({"population", "batches"} & recipe["arguments"].keys())  # of so many clients, and no more
     return None if is_tuned or is_own or "values" not in answers or "radii" in answers else len(answers["values"])
 
@@ -240,7 +244,8 @@ def _too_few_for_its_level(recipe: Recipe) -> int:
     The band ends at the level c^(1/K), where c falls with K: from too few clients, each constant says how many are at
     least needed, and three or four of them where that ends. `local` steps only lower the levels.
     """
-    taken, level = recipe["band"] or {}, float(np.max(recipe["arguments"].get("level", 0.0)))
+    number, taken = Number.of(recipe["arguments"].get("number", "mean")), recipe["band"] or {}
+    level = float(np.max(recipe["arguments"].get("level", number.point if number.family == "quantile" else 0.0)))
     if taken.get("method") != "berk_jones" or not 0.0 < level < 1.0:
         return 0
     size, needed = 0, 1
@@ -272,7 +277,10 @@ def _follow(
             arguments["target"] = _source({"function": name, **arguments["target"]})
         if "later" in arguments:  # evaluations of a panel
             arguments["later"] = [_source({"function": name, **each}) for each in arguments["later"]]
-        return FUNCTIONS[name](_source(recipe), **arguments)
+        source = _source(recipe)
+        if name == "bound" and "target" in arguments:
+            source = Networks(source, arguments.pop("target"))
+        return FUNCTIONS[name](source, **arguments)
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError) as error:
         raise ValueError(
             f"the recipe of the certificate cannot be followed ({error!r}); a certificate with your own divergence or "

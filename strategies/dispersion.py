@@ -11,7 +11,7 @@ import numpy as np
 import riskband as rb
 from protocol.questions import LossAnswer
 from riskband.functionals.dispersion import UnboundedError
-from riskband.functionals.functional import Functional, method_that_applies, resolve
+from riskband.functionals.functional import Functional, interval_of, method_that_applies, resolve
 from riskband.groups.group_bands import GroupBands, smallest_group
 from riskband.numbers.number import Number
 from strategies.asking.query import RoundOutcome
@@ -121,11 +121,11 @@ class Dispersion(BandStrategy):
             certificate = rb.dispersion_certificate(source, measure, method=method, delta=delta)
             interval = rb.Interval(*(float(np.asarray(end)) for end in (certificate.lower, certificate.value)))
         except UnboundedError:
-            certificate, interval = None, rb.bound(source, measure, method=method, delta=delta)
+            certificate, interval = None, interval_of(source, measure, method=method, delta=delta)
         return MeasureBounds(
             measure=measure,
             interval=interval,
-            published=rb.bound(band, measure, method="plugin"),
+            published=interval_of(band, measure, method="plugin"),
             measured=rb.measured_dispersion(band.risks, measure),
             method=method,
             certificate=certificate,

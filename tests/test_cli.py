@@ -13,6 +13,7 @@ import pytest
 import riskband as rb
 from riskband.answers.responses import FRESH_CLIENTS
 from riskband.cli import COMMANDS, main
+from riskband.functionals.functional import interval_of
 from riskband.report.findings import findings
 from riskband.wording import TRAINERS_ANSWERED, rounded_down, rounded_up
 
@@ -334,10 +335,10 @@ def test_the_figure_of_dispersion_shows_the_measures_and_is_the_same_every_time(
     assert f"figure: {second}" in capsys.readouterr().out
     assert first.read_bytes() == second.read_bytes()
     risks = rb.ClientRisks(losses, NUM_EXAMPLES)
-    lower, upper = rb.bound(rb.band(risks, delta=0.05), "hoover")
+    lower, upper = interval_of(rb.band(risks, delta=0.05), "hoover")
     assert f"<!-- Hoover index: {rounded_down(lower, 3)} to {rounded_up(upper, 3)} -->".encode() in first.read_bytes()
     assert run(table, "--num-examples", 100, "--measure", "gini", "hoover", "--plot-dispersion", first) == 0
-    lower, upper = rb.bound(risks, "gini", delta=0.05 / 3)  # beside the band, a number that stands alone
+    lower, upper = interval_of(risks, "gini", delta=0.05 / 3)  # beside the band, a number that stands alone
     drawn = first.read_bytes()
     assert f"<!-- Gini coefficient: {rounded_down(lower, 3)} to {rounded_up(upper, 3)} -->".encode() in drawn
     assert b"each by itself" in drawn
@@ -364,7 +365,7 @@ def test_missing_and_wrong_answers_reach_every_certificate(tmp_path, table, loss
     found, part = certificates(out), 0.05 / 3
     assert found["mean"].value == rb.mean_bound(risks, delta=part).value
     assert found["cvar:0.9"].value == rb.cvar(risks, level=0.9, delta=part).value
-    assert found["gini"].value == rb.bound(rb.band(risks, delta=part), "gini").upper
+    assert found["gini"].value == interval_of(rb.band(risks, delta=part), "gini").upper
     printed = capsys.readouterr().out
     assert "Clients asked without a valid answer: 3, counted as the worst possible" in printed
     assert "Answers that may be wrong in any way: up to 2, which the bounds allow for" in printed

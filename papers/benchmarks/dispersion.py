@@ -23,6 +23,7 @@ import numpy as np
 
 import riskband as rb
 from benchmarks.ground_truth import BetaRisks
+from riskband.functionals.functional import interval_of
 
 LAW = BetaRisks(3.0, 21.0)
 DELTA = 0.05
@@ -65,13 +66,13 @@ def widths(num_clients: int, seed: int, tuned: dict[int, rb.OptimisedLevels]) ->
     )
     found = {
         name: [
-            width(rb.bound(plain, name, method="plugin")),
-            *(width(rb.bound(band, name)) for band in (plain, *others)),
+            width(interval_of(plain, name, method="plugin")),
+            *(width(interval_of(band, name)) for band in (plain, *others)),
         ]
         for name in MEASURES
     }
     for name in FUNCTIONALS:
-        found[name] = [np.nan, *(width(rb.bound(band, name)) for band in (plain, *others))]
+        found[name] = [np.nan, *(width(interval_of(band, name)) for band in (plain, *others))]
     return found
 
 
@@ -100,7 +101,7 @@ def time_measures(num_clients: int) -> None:
     print(f"\n{num_clients} clients: band {perf_counter() - start:.2f} s", end="")
     for name in (*MEASURES, *FUNCTIONALS):
         start = perf_counter()
-        rb.bound(band, name)
+        interval_of(band, name)
         print(f", {name} {perf_counter() - start:.2f} s", end="")
     print()
 

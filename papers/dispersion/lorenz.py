@@ -19,7 +19,7 @@ import riskband as rb
 from papers.experiment import Experiment, Request, Result
 from protocol.checks import checked_count, checked_seed
 from riskband.functionals.dispersion import lorenz_of_distribution
-from riskband.functionals.functional import resolve
+from riskband.functionals.functional import interval_of, resolve
 from riskband.plots.bands import ANSWERS, BOUNDS, UNSEEN, blank_figure, legend_under
 from worlds import movielens
 from worlds.movielens import FloatArray, Person
@@ -116,8 +116,8 @@ def _bounds(measured: FloatArray) -> dict[str, dict[str, list[list[float]]]]:
     found: dict[str, dict[str, list[list[float]]]] = {}
     bands = [_band(column) for column in measured.T]
     for method, reading in METHODS.items():
-        rows = found[method] = {"mean": [_ends(rb.bound(band, "mean")) for band in bands]}
-        rows |= {name: [_ends(rb.bound(band, name, method=reading)) for band in bands] for name in MEASURES}
+        rows = found[method] = {"mean": [_ends(interval_of(band, "mean")) for band in bands]}
+        rows |= {name: [_ends(interval_of(band, name, method=reading)) for band in bands] for name in MEASURES}
     return found
 
 

@@ -63,7 +63,7 @@ def dispersion_certificate(
         return _certificate_of_answers(source, chosen, method, delta)
     band, method = source, functional.check_band_method(source, method, delta)
     measured = measured_dispersion(band.risks, chosen)
-    lower, upper = functional.bound(band, chosen, method=method)
+    lower, upper = functional.interval_of(band, chosen, method=method)
     reason = _why_trivial(chosen.limits(band), chosen)
     if not np.isfinite(upper):
         raise _no_certificate(chosen, reason or f"its {method} bound is infinite")

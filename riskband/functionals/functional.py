@@ -197,7 +197,7 @@ class Functional:
 Given = str | Functional | QuantileWeight | Callable[[Band], Interval]
 
 
-def bound(
+def interval_of(
     source: Band | ClientRisks, functional: Given, *, method: str | None = None, delta: float | None = None
 ) -> Interval:
     """Bounds on a functional of the distribution of the risk of unseen clients.
@@ -243,7 +243,8 @@ def bound(
     --------
     >>> import riskband as rb
     >>> answers = rb.ClientRisks([0.02, 0.05, 0.10, 0.04], num_examples=100)
-    >>> lower, upper = rb.bound(rb.band(answers, delta=0.1), "mean")
+    >>> from riskband.functionals.functional import interval_of
+    >>> lower, upper = interval_of(rb.band(answers, delta=0.1), "mean")
     >>> 0.0 <= lower <= upper <= 1.0
     True
     """
@@ -281,7 +282,7 @@ class BoundOfAnswers(NamedTuple):
 def bound_of_answers(
     risks: ClientRisks, chosen: Functional, *, method: str | None, delta: float | None
 ) -> BoundOfAnswers:
-    """`bound` from answers; raises its errors. Each end fails with probability at most delta/2."""
+    """`interval_of` answers; raises its errors. Each end fails with probability at most delta/2."""
     delta = own_delta(delta)
     check_betting(method)
     remedy = "the mean over clients" if chosen.counts_examples else "a band, rb.band(answers, delta=...)"

@@ -16,7 +16,7 @@ import numpy as np
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, check_choice, check_flag, in_decimals
 from riskband.functionals.distributions import RiskDistribution
-from riskband.functionals.functional import Functional, Given, Interval, bound, resolve
+from riskband.functionals.functional import Functional, Given, Interval, interval_of, resolve
 from riskband.functionals.transforms import Transform, resolve_transform
 from riskband.functionals.weights import check_tail_level
 from riskband.groups.group_bands import GroupBands, check_group_bands, check_per_group
@@ -54,7 +54,7 @@ def group_intervals(bands: GroupBands, functional: Given) -> dict[str, Interval]
     """
     check_group_bands(bands)
     chosen = resolve(functional)
-    found = {name: bound(source, chosen) for name, source in bands.bands.items()}
+    found = {name: interval_of(source, chosen) for name, source in bands.bands.items()}
     for name, (lower, upper) in found.items():
         if not (np.isfinite(lower) and np.isfinite(upper)):
             raise ValueError(

@@ -228,7 +228,7 @@ def _shifted_tail(source: Any, number: Number, *, sides: str, delta: float | Non
 
 def _shifted_share(source: Any, number: Number, *, sides: str, **terms: Any) -> Certificate:
     """The share of a network within a budget grows with that of the source, by a formula for two kinds of clients."""
-    plain = bound(source, number.plain, **terms)
+    plain = bound(source, number.unshifted, **terms)
     return _moved(plain, number, float(binary_worst_case(float(plain.value), **_ball(number))))
 
 
@@ -264,11 +264,11 @@ def _ball(number: Number) -> dict[str, Any]:
 def _finite(
     source: Any, number: Number, *, sides: str, delta: float, population: int | None = None, local: str = "observed"
 ) -> Certificate:
-    what: dict[str, Any] = {
-        COUNT: {"above": number.point, "sides": sides},
-        LARGEST: {"k": int(number.parameters[0]) if number.parameters else None},
-        "mean": {"mean": True},
-    }[number.family]
+    what: dict[str, Any] = {"mean": True}
+    if number.family == COUNT:
+        what = {"above": number.point, "sides": sides}
+    elif number.family == LARGEST:
+        what = {"k": int(number.point)}
     what |= _ball(number) if number.shift else {}
     if number.where != NEXT:
         what |= {"including_seen": number.where == ALL}
@@ -353,7 +353,7 @@ def row_of(number: Number, source: object) -> Callable[..., Certificate]:
         number.check(getattr(source, "scale", RISK))
     found = [row.certify for row in rows if row.where == number.where and number.family in row.families]
     if not found:
-        where = {row.where: [] for row in rows}
+        where: dict[str, list[str]] = {row.where: [] for row in rows}
         for row in rows:
             where[row.where] += row.families
         known = "; ".join(f"{', '.join(names)}{f' @{place}' * bool(place)}" for place, names in where.items())

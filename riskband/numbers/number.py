@@ -13,7 +13,7 @@ What is counted or averaged is what the answers are of: a risk, a change of it b
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -116,7 +116,12 @@ class Number:
     @property
     def plain(self) -> Number | None:
         """Of a shifted network, the same number without a shift, which bounds it from below."""
-        return replace(self, where=UNSEEN, divergence=None, budget=None) if self.where == SHIFTED else None
+        return self.unshifted if self.where == SHIFTED else None
+
+    @property
+    def unshifted(self) -> Number:
+        """The same number of unseen clients."""
+        return Number(self.family, self.parameters)
 
     @property
     def shift(self) -> tuple[FDivergence, float] | None:

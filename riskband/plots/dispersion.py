@@ -16,7 +16,7 @@ from riskband.certificate import Certificate, weakest_validity
 from riskband.checks import FloatArray
 from riskband.functionals.dispersion import lorenz_of_distribution
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution
-from riskband.functionals.functional import bound, resolve
+from riskband.functionals.functional import interval_of, resolve
 from riskband.plots import bands
 from riskband.wording import rounded_down, rounded_up
 
@@ -137,7 +137,9 @@ def _draw_measures(axes: Axes, band: Band, measures: Sequence[Certificate], unse
         name = certificate.name
         lower, upper = float(certificate.lower or 0.0), float(certificate.value)
         is_of_risks = not resolve(name).counts_examples  # a band says nothing else
-        published = np.array(bound(band, name, method="plugin") if is_of_risks else [lower, upper], dtype=np.float64)
+        published = np.array(
+            interval_of(band, name, method="plugin") if is_of_risks else [lower, upper], dtype=np.float64
+        )
         if not np.allclose(published, [lower, upper]):
             is_published_wider = True
             _draw_interval(axes, row + 0.15, published[0], published[1], right, color=_PUBLISHED, lw=3.0)

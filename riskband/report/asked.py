@@ -195,7 +195,7 @@ def _above(number: Number, source: rb.ClientRisks | rb.Band, *, delta: float, se
     """The sharpest bound from above, from answers with so much of delta, or off a band."""
     if isinstance(source, rb.Band):
         return rb.bound(source, number)
-    order = {"seed": seed} if number.family in ("mean", "cvar") else {}
+    order: dict[str, Any] = {"seed": seed} if number.family in ("mean", "cvar") else {}
     return rb.bound(source, number, delta=delta, **order)
 
 

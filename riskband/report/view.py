@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     Certificates = Mapping[str, Certificate]
 
 _TAILS = {
-    TAILS[0]: "Half of the unseen clients have a risk of",
-    TAILS[1]: "Nine in ten unseen clients have a risk of",
-    TAILS[2]: "The mean risk of the worst-off tenth of unseen clients is",
+    str(TAILS[0]): "Half of the unseen clients have a risk of",
+    str(TAILS[1]): "Nine in ten unseen clients have a risk of",
+    str(TAILS[2]): "The mean risk of the worst-off tenth of unseen clients is",
 }
 _HOLDS = {"groups": "with those of the same groups", "band": "with all of its band", "own": "by itself"}
 _MOST_ARROWS = 150  # of one chart: more would touch

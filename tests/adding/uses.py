@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import riskband as rb
+from riskband.functionals.functional import interval_of
 
 RISKS = np.random.default_rng(0).binomial(100, np.random.default_rng(1).beta(3, 21, 60)) / 100
 
@@ -60,11 +61,11 @@ def tilted(folder: Path) -> None:
     answers = rb.ClientRisks(RISKS, 100)
     band = rb.band(answers, delta=0.05)
     for tilt in (0.5, 5.0, 50.0):
-        lower, upper = rb.bound(band, f"tilted:{tilt:g}")
+        lower, upper = interval_of(band, f"tilted:{tilt:g}")
         assert abs(upper - by_parts(band.lower_points, band.lower(band.lower_points), tilt)) < 1e-9
         assert abs(lower - by_parts(band.upper_points, band.upper(band.upper_points), tilt)) < 1e-9
-        assert rb.bound(answers, f"tilted:{tilt:g}", delta=0.05) == (lower, upper)
-    assert np.allclose(rb.bound(band, "tilted:1e-6"), rb.bound(band, "interval:0:1"), atol=1e-5)
+        assert interval_of(answers, f"tilted:{tilt:g}", delta=0.05) == (lower, upper)
+    assert np.allclose(interval_of(band, "tilted:1e-6"), interval_of(band, "interval:0:1"), atol=1e-5)
 
     for source, delta in ((answers, 0.05), (band, None)):
         made = rb.dispersion_certificate(source, "tilted:5", delta=delta)

@@ -21,6 +21,7 @@ from riskband.answers.counts import counts_that_round
 from riskband.checks import digit_rounding, in_decimals
 from riskband.cli import main
 from riskband.duals import exponential_duals, pole_duals, square_duals, tail_duals
+from riskband.functionals.functional import interval_of
 from riskband.groups.comparisons import gap_ends, largest_gap_ends
 from riskband.worst_cases.scaled import ScaledNumber, change_bound
 
@@ -209,11 +210,11 @@ def test_a_bound_of_rounded_accuracies_is_never_on_the_wrong_side_of_that_of_the
         lambda each: rb.next_clients(each, 10, delta=DELTA).value,
         lambda each: rb.next_clients(each, 10, above=0.2, delta=DELTA).value,
         lambda each: -rb.next_clients(each, 10, above=0.2, delta=DELTA).lower,
-        lambda each: -np.array(rb.bound(each, "mean", delta=DELTA).lower),
-        lambda each: rb.bound(each, "mean", delta=DELTA).upper,
-        lambda each: -np.array(rb.bound(each, "share:0.2", delta=DELTA).lower),
-        lambda each: rb.bound(each, "example_mean:9000", delta=DELTA).upper,
-        lambda each: -np.array(rb.bound(each, "example_mean:9000", delta=DELTA).lower),
+        lambda each: -np.array(interval_of(each, "mean", delta=DELTA).lower),
+        lambda each: interval_of(each, "mean", delta=DELTA).upper,
+        lambda each: -np.array(interval_of(each, "share:0.2", delta=DELTA).lower),
+        lambda each: interval_of(each, "example_mean:9000", delta=DELTA).upper,
+        lambda each: -np.array(interval_of(each, "example_mean:9000", delta=DELTA).lower),
     ):
         assert np.all(make(risks) >= make(exact) - 1e-12)
     made = rb.quantile(risks, 0.9, delta=DELTA)

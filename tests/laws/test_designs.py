@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import riskband as rb
 from riskband.answers.responses import FRESH_CLIENTS, INDEPENDENT_ASKED, INDEPENDENT_CLIENTS, Responses
 from riskband.cli import main
-from riskband.functionals.functional import FUNCTIONALS, resolve
+from riskband.functionals.functional import FUNCTIONALS, interval_of, resolve
 from riskband.verification import FUNCTIONS
 from riskband.worst_cases.always_valid import always_valid
 from tests.laws.draws import DELTAS, client_risks
@@ -143,11 +143,11 @@ def test_a_functional_knows_designs_or_refuses_them(name):
     assert chosen.knows_draws == (name in ("mean", "cvar", "quantile", "share"))
     for design in ("strata", "odds"):
         if chosen.knows_draws:
-            lower, upper = rb.bound(answers(design), chosen, delta=0.1)
+            lower, upper = interval_of(answers(design), chosen, delta=0.1)
             assert 0.0 <= lower < upper < 1.0
         else:
             with pytest.raises(ValueError, match="independent draws"):
-                rb.bound(answers(design), chosen, delta=0.1)
+                interval_of(answers(design), chosen, delta=0.1)
 
 
 OTHERS = {
@@ -178,10 +178,10 @@ def test_designs_that_say_nothing_give_the_bound_for_independent_clients(risks, 
         {"strata": ["all"] * size, "shares": {"all": 1.0}},
         {"strata": np.arange(size) % 2, "shares": {"0": (size - size // 2) / size, "1": size // 2 / size}},
     ]
-    expected = rb.bound(risks, "mean", delta=delta)
+    expected = interval_of(risks, "mean", delta=delta)
     for design in nothing:
         same = rb.ClientRisks(risks.values, risks.num_examples, risks.binary, design=design)
-        assert rb.bound(same, "mean", delta=delta) == pytest.approx(expected, abs=1e-9)
+        assert interval_of(same, "mean", delta=delta) == pytest.approx(expected, abs=1e-9)
 
 
 @settings(max_examples=settings().max_examples * 3 // 8)
@@ -189,7 +189,7 @@ def test_designs_that_say_nothing_give_the_bound_for_independent_clients(risks, 
 def test_bounds_grow_with_the_odds_up_to_the_worst(risks, delta, num_missing, odds, times):
     def ends(missing, of="mean"):
         who = {"num_missing": num_missing, "missing": missing}
-        return rb.bound(rb.ClientRisks(risks.values, risks.num_examples, risks.binary, **who), of, delta=delta)
+        return interval_of(rb.ClientRisks(risks.values, risks.num_examples, risks.binary, **who), of, delta=delta)
 
     for of in ("mean", "share:0.3"):
         smaller, larger = ends(f"odds:{odds}", of), ends(f"odds:{odds * times}", of)

@@ -11,7 +11,7 @@ from numpy.polynomial import Polynomial
 import riskband as rb
 from riskband.functionals import dispersion as rd
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution
-from riskband.functionals.functional import MEASURES, resolve
+from riskband.functionals.functional import MEASURES, interval_of, resolve
 from riskband.functionals.transforms import absolute_transform, polynomial_transform, smooth_transform
 from riskband.functionals.weights import LINEAR, maximum_weight, minimum_weight, smoothed_median_weight
 from tests.laws.draws import LOCALS, METHODS, client_risks, random_member
@@ -66,7 +66,7 @@ def test_every_kind_of_measure_is_drawn():
 @settings(deadline=None, max_examples=settings().max_examples * 2)
 @given(bands(), MEASURE_NAMES)
 def test_sharp_lies_within_plug_in_and_within_the_range(band, name):
-    sharp, published = (rb.bound(band, name, method=method) for method in ("sharp", "plugin"))
+    sharp, published = (interval_of(band, name, method=method) for method in ("sharp", "plugin"))
     assert is_within(sharp, published)
     assert is_within(published, resolve(name).range)
     assert sharp.lower <= sharp.upper + slack(sharp.upper)
@@ -76,7 +76,7 @@ def test_sharp_lies_within_plug_in_and_within_the_range(band, name):
 @given(bands(), MEASURE_NAMES, st.integers(0, 2**32 - 1))
 def test_no_member_of_the_band_leaves_the_sharp_interval(band, name, seed):
     rng = np.random.default_rng(seed)
-    interval, measure = rb.bound(band, name), resolve(name)
+    interval, measure = interval_of(band, name), resolve(name)
     for _ in range(20):
         value = measure.of_distribution(random_member(band, rng))
         assert is_within((value, value), interval)
@@ -103,7 +103,7 @@ def is_member(law, band):
 @given(bands(), MEASURE_NAMES)
 def test_both_ends_are_attained_by_laws_of_the_band(band, name):
     interval, measure, laws = (
-        rb.bound(band, name),
+        interval_of(band, name),
         resolve(name),
         rd.extremal_distributions(band, name),
     )
@@ -125,7 +125,7 @@ def test_both_ends_are_attained_by_laws_of_the_band(band, name):
 @settings(deadline=None)
 @given(bands(equal=True), MEASURE_NAMES.filter(lambda name: not name.startswith("quantile")))
 def test_convex_order_only_tightens_the_upper_end(band, name):
-    sharp, tighter = (rb.bound(band, name, method=method) for method in ("sharp", "convex_order"))
+    sharp, tighter = (interval_of(band, name, method=method) for method in ("sharp", "convex_order"))
     assert tighter.lower == sharp.lower
     assert tighter.upper <= sharp.upper
 
@@ -133,7 +133,7 @@ def test_convex_order_only_tightens_the_upper_end(band, name):
 @settings(deadline=None)
 @given(client_risks(max_clients=12), MEASURE_NAMES, METHODS, LOCALS)
 def test_a_smaller_delta_gives_a_wider_interval(risks, name, method, local):
-    wide, narrow = (rb.bound(rb.band(risks, delta=delta, method=method, local=local), name) for delta in (0.05, 0.5))
+    wide, narrow = (interval_of(rb.band(risks, delta=delta, method=method, local=local), name) for delta in (0.05, 0.5))
     assert is_within(narrow, wide)
 
 
@@ -235,5 +235,5 @@ def test_quantile_measures_of_members_stay_within_their_intervals(band, seed, le
     ends = np.concatenate([[0.0], law.levels])
     for weight in (LINEAR, maximum_weight(3), minimum_weight(3), smoothed_median_weight(0.1)):
         value = np.sum(law.risks * np.diff(weight.cumulative(ends)))
-        assert is_within((value, value), rb.bound(band, weight))
-    assert is_within((float(law.quantile(level)),) * 2, rb.bound(band, f"quantile:{level!r}")) or level == 0.0
+        assert is_within((value, value), interval_of(band, weight))
+    assert is_within((float(law.quantile(level)),) * 2, interval_of(band, f"quantile:{level!r}")) or level == 0.0

@@ -10,6 +10,7 @@ import pytest
 
 import riskband as rb
 from riskband.cli import main
+from riskband.functionals.functional import interval_of
 
 RNG = np.random.default_rng(11)
 SIZES = RNG.integers(20, 200, 60)
@@ -20,8 +21,8 @@ NAME = "example_mean:200"
 
 def test_with_equal_numbers_it_is_the_mean_over_clients():
     equal = rb.ClientRisks(RNG.binomial(80, 0.2, 30) / 80, 80)
-    assert rb.bound(equal, "example_mean:80", delta=0.1) == rb.bound(equal, "mean", delta=0.1)
-    (low, high), (lower, higher) = (rb.bound(equal, f"example_mean:{most}", delta=0.1) for most in (80, 160))
+    assert interval_of(equal, "example_mean:80", delta=0.1) == interval_of(equal, "mean", delta=0.1)
+    (low, high), (lower, higher) = (interval_of(equal, f"example_mean:{most}", delta=0.1) for most in (80, 160))
     assert lower < low < high < higher  # what was known is less
 
 
@@ -31,7 +32,7 @@ def test_it_is_of_no_order_and_about_what_all_examples_show():
     assert certificate.details["measured"] == pytest.approx(pooled, rel=1e-12)
     assert rb.measured_dispersion(RISKS, NAME) == pytest.approx(pooled, rel=1e-12)
     assert RISKS.values.mean() < certificate.lower < pooled < certificate.value
-    backwards = rb.bound(RISKS.of_clients(np.arange(60)[::-1]), NAME, delta=0.1)
+    backwards = interval_of(RISKS.of_clients(np.arange(60)[::-1]), NAME, delta=0.1)
     assert backwards == pytest.approx((certificate.lower, certificate.value), abs=1e-12)
 
 
@@ -53,10 +54,16 @@ def test_the_certificate_says_what_it_is_of_and_what_it_assumes():
 @pytest.mark.parametrize(
     ("ask", "rule"),
     [
-        (lambda: rb.bound(RISKS, "example_mean:150", delta=0.1), "at most 150 examples, got one of 199; name a number"),
-        (lambda: rb.bound(RISKS, "example_mean", delta=0.1), "write 'example_mean:most_examples'"),
-        (lambda: rb.bound(RISKS, "example_mean:0.5", delta=0.1), "a whole number >= 1, got 0.5"),
-        (lambda: rb.bound(rb.band(RISKS, delta=0.1), NAME), "neither a band nor a distribution of risks says how many"),
+        (
+            lambda: interval_of(RISKS, "example_mean:150", delta=0.1),
+            "at most 150 examples, got one of 199; name a number",
+        ),
+        (lambda: interval_of(RISKS, "example_mean", delta=0.1), "write 'example_mean:most_examples'"),
+        (lambda: interval_of(RISKS, "example_mean:0.5", delta=0.1), "a whole number >= 1, got 0.5"),
+        (
+            lambda: interval_of(rb.band(RISKS, delta=0.1), NAME),
+            "neither a band nor a distribution of risks says how many",
+        ),
         (lambda: rb.dispersion_certificate(rb.band(RISKS, delta=0.1), NAME), "neither a band"),
         (lambda: rb.extremal_distributions(rb.band(RISKS, delta=0.1), NAME), "neither a band"),
         (
@@ -66,15 +73,15 @@ def test_the_certificate_says_what_it_is_of_and_what_it_assumes():
         (lambda: rb.plan(f"{NAME}<=0.4", prior="beta:0.1:0.05", num_examples=50, delta=0.1), "nor a distribution"),
         (lambda: rb.select({"only": RISKS}, objective=NAME, delta=0.1), "a term of an objective must be one of"),
         (
-            lambda: rb.bound(rb.ClientRisks(RISKS.values, SIZES, contamination=1), NAME, delta=0.1),
+            lambda: interval_of(rb.ClientRisks(RISKS.values, SIZES, contamination=1), NAME, delta=0.1),
             "does not know missing or wrong answers; use the mean over clients",
         ),
         (
-            lambda: rb.bound(rb.ClientRisks(RISKS.values, SIZES, num_missing=1, missing="worst"), NAME, delta=0.1),
+            lambda: interval_of(rb.ClientRisks(RISKS.values, SIZES, num_missing=1, missing="worst"), NAME, delta=0.1),
             "use the mean over clients",
         ),
         (
-            lambda: rb.bound(rb.ClientRisks(RISKS.values, SIZES, True, noise="laplace:9"), NAME, delta=0.1),
+            lambda: interval_of(rb.ClientRisks(RISKS.values, SIZES, True, noise="laplace:9"), NAME, delta=0.1),
             "needs answers without noise",
         ),
     ],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import riskband as rb
 from riskband.cli import main
-from riskband.functionals.functional import resolve
+from riskband.functionals.functional import interval_of, resolve
 from tests.laws.draws import LOCALS, METHODS, client_risks, random_member
 from tests.sampling import every
 
@@ -62,7 +62,7 @@ def test_no_member_of_a_band_lies_outside_of_the_bounds(name):
 @pytest.mark.parametrize("name", SNAPSHOT)
 def test_bounds_are_those_of_before(name):
     for band, expected in zip((BAND, COUNTED), SNAPSHOT[name], strict=True):
-        assert rb.bound(band, name) == pytest.approx(expected, rel=1e-9)
+        assert interval_of(band, name) == pytest.approx(expected, rel=1e-9)
 
 
 @settings(deadline=None, max_examples=settings().max_examples * 2)
@@ -72,7 +72,7 @@ def test_bounds_hold_the_value_of_every_law_of_the_band(risks, name, method, loc
     band = rb.band(risks, delta=0.3, method=method, local=local, sides=sides)
     if sides != "two" and not functional.grows_with_risk:
         with pytest.raises(ValueError, match="this band has no"):
-            rb.bound(band, name)
+            interval_of(band, name)
         return
     rng = np.random.default_rng(seed)
     lower, upper = functional.interval(functional.limits(band))
@@ -89,7 +89,7 @@ def test_a_name_says_all_that_there_is(name):
     functional = resolve(name)
     again = resolve(functional.name)
     assert again.name == functional.name
-    assert rb.bound(BAND, again) == rb.bound(BAND, functional) == rb.bound(BAND, name)
+    assert interval_of(BAND, again) == interval_of(BAND, functional) == interval_of(BAND, name)
     assert resolve(functional) is functional
 
 
@@ -106,17 +106,17 @@ def test_a_name_with_too_few_or_too_many_parameters_is_told_its_form(name, form)
 @pytest.mark.parametrize("name", GROWING)
 def test_one_side_of_a_band_gives_one_end(name):
     low, high = (rb.band(BAND.risks, delta=0.1, sides=sides) for sides in ("lower", "upper"))
-    two = rb.bound(BAND, name)
-    assert rb.bound(low, name).lower == pytest.approx(0.0)
-    assert rb.bound(low, name).upper <= two.upper + 1e-12  # one side alone is tighter
-    assert rb.bound(high, name).upper == pytest.approx(1.0)
-    assert rb.bound(high, name).lower >= two.lower - 1e-12
+    two = interval_of(BAND, name)
+    assert interval_of(low, name).lower == pytest.approx(0.0)
+    assert interval_of(low, name).upper <= two.upper + 1e-12  # one side alone is tighter
+    assert interval_of(high, name).upper == pytest.approx(1.0)
+    assert interval_of(high, name).lower >= two.lower - 1e-12
 
 
 def test_a_share_is_the_survival_function():
     for threshold in (0.0, 0.1, 0.3, 1.0):
         band = rb.band(BAND.risks, delta=0.1, sides="lower")
-        found = rb.bound(band, f"share:{threshold}").upper
+        found = interval_of(band, f"share:{threshold}").upper
         assert found == pytest.approx(rb.survival(band, thresholds=threshold).value, abs=1e-12)
         law = rb.RiskDistribution.of_values(VALUES)
         assert resolve(f"share:{threshold}").of_distribution(law) == pytest.approx(np.mean(threshold <= VALUES))
@@ -124,19 +124,19 @@ def test_a_share_is_the_survival_function():
 
 def test_weights_and_functions_of_ones_own_are_functionals():
     rising = rb.QuantileWeight("rising", lambda p: p**3)
-    assert rb.bound(BAND, rising) == rb.bound(BAND, "maximum:3")
-    assert rb.bound(BAND, lambda band: rb.Interval(0.1, 0.2)) == (0.1, 0.2)
+    assert interval_of(BAND, rising) == interval_of(BAND, "maximum:3")
+    assert interval_of(BAND, lambda band: rb.Interval(0.1, 0.2)) == (0.1, 0.2)
     certificate = rb.dispersion_certificate(BAND, rising)
     assert rb.verify(certificate, weights={"rising": rising}).ok
     for use in (rb.dispersion_certificate, rb.extremal_distributions):
         with pytest.raises(ValueError, match="known for bands only"):
-            use(BAND, lambda band: rb.bound(band, "mean"))
+            use(BAND, lambda band: interval_of(band, "mean"))
 
 
 @pytest.mark.parametrize("name", ["mean", "cvar:0.9", "share:0.25", "quantile:0.5", "maximum:3"])
 def test_certificates_from_both_sides_of_what_is_no_measure_of_dispersion_verify(name):
     certificate = rb.dispersion_certificate(BAND, name)
-    assert (certificate.lower, certificate.value) == rb.bound(BAND, name)
+    assert (certificate.lower, certificate.value) == interval_of(BAND, name)
     assert resolve(name).of("the risk of an unseen client") in certificate.statement
     stored = json.loads(certificate.to_json())
     assert rb.verify(stored).ok
@@ -146,7 +146,7 @@ def test_certificates_from_both_sides_of_what_is_no_measure_of_dispersion_verify
 def test_an_objective_may_have_any_bounded_functional():
     found = rb.select({"only": BAND.risks}, objective="share:0.3+0.5*maximum:3", delta=0.1)
     band = rb.band(BAND.risks, delta=0.1, sides="lower")
-    terms = {name: rb.bound(band, name).upper for name in ("share:0.3", "maximum:3")}
+    terms = {name: interval_of(band, name).upper for name in ("share:0.3", "maximum:3")}
     assert found.candidates[0].terms == terms
     assert rb.verify(found.certificate).ok
 

@@ -15,6 +15,7 @@ from scipy.stats import beta, binom, hypergeom
 import riskband as rb
 from papers.benchmarks.plan import Setting, simulated_power
 from riskband.cli import main
+from riskband.functionals.functional import interval_of
 from riskband.worst_cases.planning import Option, pilot_distribution, truth_on_scale
 from riskband.worst_cases.requirements import Requirement
 
@@ -180,7 +181,7 @@ def test_limits_from_two_mean_losses_need_more_clients_than_counts():
 
 def passes(num_failing, num_clients):
     answers = rb.ClientRisks([1.0] * num_failing + [0.0] * (num_clients - num_failing), 50, True)
-    return rb.bound(answers, "share:0.5", delta=0.1).upper <= 0.25
+    return interval_of(answers, "share:0.5", delta=0.1).upper <= 0.25
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import pytest
 from scipy.stats import hypergeom
 
 import riskband as rb
+from riskband.functionals.functional import interval_of
 from riskband.wording import CHOSEN_BEFORE
 from riskband.worst_cases.requirements import EXIT_STATUS, Requirement
 
@@ -110,17 +111,17 @@ def test_verdicts_are_read_off_the_bounds_of_the_library():
     """One number has all of delta, two share it; what is asked twice of a number costs nothing."""
     for asked, part in ((["quantile:0.8<=0.3"], 0.1), (["quantile:0.8<=0.3", "quantile:0.8>=0.01", "gini<=0.9"], 0.05)):
         found = rb.require(RISKS, asked, delta=0.1).verdicts[0]
-        assert (found.lower, found.upper) == rb.bound(RISKS, "quantile:0.8", delta=part)
+        assert (found.lower, found.upper) == interval_of(RISKS, "quantile:0.8", delta=part)
     band = rb.band(RISKS, delta=0.1)
     found = rb.require(band, ["quantile:0.8<=0.3", "gini<=0.9"]).verdicts[1]
-    assert (found.lower, found.upper) == rb.bound(band, "gini")
+    assert (found.lower, found.upper) == interval_of(band, "gini")
     (worst,) = rb.require(RISKS, "worst_mean:kl:0.1<=0.3", delta=0.1).verdicts
     assert worst.upper == rb.worst_case_mean(RISKS, divergence="kl", budget=0.1, delta=0.05).value
-    assert worst.lower == rb.bound(RISKS, "mean", delta=0.05).lower
+    assert worst.lower == interval_of(RISKS, "mean", delta=0.05).lower
     (worst,) = rb.require(RISKS, "worst_share:0.3:kl:0.1<=0.6", delta=0.1).verdicts
     half = rb.band(RISKS, delta=0.05, sides="lower")
     assert worst.upper == rb.worst_case_cdf(half, divergence="kl", budget=0.1, thresholds=0.3).value
-    assert worst.lower == rb.bound(RISKS, "share:0.3", delta=0.05).lower
+    assert worst.lower == interval_of(RISKS, "share:0.3", delta=0.05).lower
 
 
 def test_next_clients_are_counted_from_the_answers_themselves(monkeypatch):
@@ -208,7 +209,7 @@ def test_where_nothing_is_bounded_no_number_is_shown(monkeypatch):
 
 
 def test_the_number_of_clients_is_that_of_which_the_repeated_answers_decide():
-    limit = rb.bound(RISKS, "mean", delta=0.05).upper - 0.01
+    limit = interval_of(RISKS, "mean", delta=0.05).upper - 0.01
     (found,) = rb.require(RISKS, f"mean<={limit}", delta=0.05).verdicts
     assert found.then == "PASS"
     assert found.num_clients > 80

@@ -7,7 +7,7 @@ import pytest
 
 import riskband as rb
 from riskband.answers.risks import EQUAL_BY_DESIGN, default_eta
-from riskband.functionals.functional import resolve
+from riskband.functionals.functional import interval_of, resolve
 
 
 @pytest.mark.parametrize("num_examples", [3, 10, 100])
@@ -65,7 +65,7 @@ def test_every_client_has_a_risk_of_at_least_what_rounding_makes_0(binary):
 )
 def test_clients_that_may_all_have_risk_0_may_be_equal(measure):
     band = rb.band(rb.ClientRisks(np.zeros(40), 100), delta=0.05, local="observed")
-    assert rb.bound(band, measure).lower == 0.0
+    assert interval_of(band, measure).lower == 0.0
     assert resolve(measure).value(rb.extremal_distributions(band, measure).most_equal) == 0.0
 
 
@@ -73,7 +73,7 @@ def test_clients_that_may_all_have_risk_0_may_be_equal(measure):
 @pytest.mark.parametrize("risk", [0.5, 1.0])
 def test_clients_that_may_all_have_one_risk_may_be_equal(num_clients, risk):
     band = rb.band(rb.ClientRisks(np.full(num_clients, risk), 100, False), delta=0.5)
-    assert rb.bound(band, "coefficient_of_variation").lower == 0.0
+    assert interval_of(band, "coefficient_of_variation").lower == 0.0
 
 
 @pytest.mark.parametrize("share", [1e-6, 0.01, 0.5, 0.99])

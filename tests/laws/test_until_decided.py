@@ -7,6 +7,7 @@ import pytest
 
 import riskband as rb
 from riskband.answers.responses import FIXED_NUMBER
+from riskband.functionals.functional import interval_of
 
 VALUES, NAMES = np.random.default_rng(0).permutation(40) / 100, [f"c{k}" for k in range(40)]
 RISKS = rb.ClientRisks(VALUES, 100, names=NAMES, ask="until-decided")
@@ -16,7 +17,7 @@ SCORES = rb.ClientScores(VALUES, True, ask="until-decided")
 FIXED = {
     "mean_bound": lambda: rb.mean_bound(RISKS, delta=0.05),
     "band": lambda: rb.band(RISKS, delta=0.05),
-    "bound": lambda: rb.bound(RISKS, "gini", delta=0.05),
+    "bound": lambda: interval_of(RISKS, "gini", delta=0.05),
     "require": lambda: rb.require(RISKS, ["mean<=0.5"], delta=0.05),
     "quantile": lambda: rb.quantile(RISKS, 0.9, delta=0.05),
     "cvar": lambda: rb.cvar(RISKS, 0.9, delta=0.05),

@@ -14,6 +14,7 @@ from scipy.special import logsumexp
 import riskband as rb
 from riskband.bands.local_steps import LOCAL_STEPS
 from riskband.betting import constant_stakes_upper_mean
+from riskband.functionals.functional import interval_of
 from tests.sampling import every
 
 SEEN = np.array([0.1, 0.4, 0.4, 0.7])
@@ -72,7 +73,7 @@ def test_what_is_read_off_the_lower_side_is_the_worst_over_all_possible_truths(n
 @pytest.mark.parametrize("measure", ["gini", "atkinson:0.5", "hoover"])
 def test_dispersion_holds_the_interval_of_every_possible_truth(measure, num_wrong, num_missing):
     def interval(risks):
-        return rb.bound(rb.band(risks, delta=0.4), measure)
+        return interval_of(rb.band(risks, delta=0.4), measure)
 
     lower, upper = interval(uncertain(num_wrong, num_missing))
     for truth in possible_truths(num_wrong, num_missing):

@@ -15,7 +15,7 @@ import riskband as rb
 from riskband.answers.risks import EQUAL_BY_DESIGN
 from riskband.functionals import bets, ratios
 from riskband.functionals.distributions import RiskDistribution
-from riskband.functionals.functional import resolve
+from riskband.functionals.functional import interval_of, resolve
 from tests.validity.coverage import BETA, draw_networks
 
 RISKS = np.concatenate([np.geomspace(1e-4, 0.1, 15), np.linspace(0.12, 1.0, 23)])
@@ -194,10 +194,10 @@ def test_no_bet_on_a_top_share_can_lose_everything_by_any_of_many_counts():
 
 @pytest.mark.parametrize("name", MEASURES)
 def test_laws_of_limits_from_answers(name):
-    lower, upper = rb.bound(ANSWERS, name, delta=0.1)
+    lower, upper = interval_of(ANSWERS, name, delta=0.1)
     low, high = resolve(name).range
     assert low <= lower <= rb.measured_dispersion(ANSWERS, name) <= upper <= high
-    wider = rb.bound(ANSWERS, name, delta=0.02)
+    wider = interval_of(ANSWERS, name, delta=0.02)
     assert wider.lower <= lower
     assert upper <= wider.upper
     certificate = rb.dispersion_certificate(ANSWERS, name, delta=0.1)
@@ -208,7 +208,7 @@ def test_laws_of_limits_from_answers(name):
 
 def test_what_bets_are_not_known_for_is_read_off_a_band():
     band = rb.band(ANSWERS, delta=0.1)
-    assert rb.bound(ANSWERS, "hoover", delta=0.1) == rb.bound(band, "hoover", method="convex_order")
+    assert interval_of(ANSWERS, "hoover", delta=0.1) == interval_of(band, "hoover", method="convex_order")
     certificate = rb.dispersion_certificate(ANSWERS, "hoover", delta=0.1)
     assert certificate.method == "convex_order bound from the berk_jones band"
     assert rb.verify(certificate).ok
@@ -226,13 +226,13 @@ def test_what_answers_cannot_give_is_refused():
         ({"noise": "laplace:1"}, "noise"),
     ):
         with pytest.raises(ValueError, match=words):
-            rb.bound(rb.ClientRisks([0.1, 0.2, 0.3], 10, **wrong), "gini", delta=0.1)
+            interval_of(rb.ClientRisks([0.1, 0.2, 0.3], 10, **wrong), "gini", delta=0.1)
     with pytest.raises(ValueError, match="delta must be given"):
-        rb.bound(ANSWERS, "gini")
+        interval_of(ANSWERS, "gini")
     with pytest.raises(ValueError, match="must be 'betting' with answers"):
-        rb.bound(ANSWERS, "gini", delta=0.1, method="sharp")
+        interval_of(ANSWERS, "gini", delta=0.1, method="sharp")
     with pytest.raises(ValueError, match="delta must be left out"):
-        rb.bound(rb.band(ANSWERS, delta=0.1), "gini", delta=0.1)
+        interval_of(rb.band(ANSWERS, delta=0.1), "gini", delta=0.1)
     with pytest.raises(ValueError, match="cannot be bounded"):
         rb.dispersion_certificate(rb.ClientRisks([0.0, 0.0, 0.0], 10), "theil", delta=0.1)
 
@@ -241,7 +241,7 @@ def test_what_answers_cannot_give_is_refused():
 def test_a_weight_of_ones_own_is_never_taken_for_the_functional_of_its_name(name):
     weight = rb.QuantileWeight.from_density(np.polynomial.Polynomial([0, 0, 0, 4]), name=name)
     other = rb.QuantileWeight(name="of another name", cumulative=weight.cumulative)
-    assert rb.bound(ANSWERS, weight, delta=0.1) == rb.bound(ANSWERS, other, delta=0.1)
+    assert interval_of(ANSWERS, weight, delta=0.1) == interval_of(ANSWERS, other, delta=0.1)
 
 
 @pytest.mark.parametrize(
@@ -258,13 +258,13 @@ def test_certificates_from_answers_say_what_they_assume_of_the_numbers_of_exampl
 )
 def test_where_a_band_is_sharper_it_is_read(name):
     band = rb.band(ANSWERS, delta=0.1)
-    assert rb.bound(ANSWERS, name, delta=0.1) == rb.bound(band, name, method="convex_order")
+    assert interval_of(ANSWERS, name, delta=0.1) == interval_of(band, name, method="convex_order")
 
 
 @pytest.mark.parametrize("measure", ["gini", "theil"])
 def test_very_many_examples_per_client_need_no_table_of_all_counts(measure):
     tracemalloc.start()
-    found = rb.bound(rb.ClientRisks([0.25, 0.5, 0.75, 0.5] * 8, 10**9, binary=True), measure, delta=0.2)
+    found = interval_of(rb.ClientRisks([0.25, 0.5, 0.75, 0.5] * 8, 10**9, binary=True), measure, delta=0.2)
     assert tracemalloc.get_traced_memory()[1] < 300e6
     tracemalloc.stop()
     assert 0.0 <= found.lower < resolve(measure).value(RiskDistribution.of_values([0.25, 0.5, 0.5, 0.75])) < found.upper

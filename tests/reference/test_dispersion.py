@@ -14,7 +14,7 @@ from scipy.stats import beta
 import riskband as rb
 from riskband.functionals import dispersion as rd
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution
-from riskband.functionals.functional import MEASURES, resolve
+from riskband.functionals.functional import MEASURES, interval_of, resolve
 from tests.reference.dispersion_definitions import (
     DEFINITIONS,
     band_with_limits,
@@ -59,10 +59,10 @@ def test_the_numbers_of_the_design():
         "hoover": (0.454, 0.286, 0.624, 1.68),
     }
     for name, numbers in expected.items():
-        found = (rd.measured_dispersion(risks, name), *rb.bound(band, name))
+        found = (rd.measured_dispersion(risks, name), *interval_of(band, name))
         np.testing.assert_allclose(found, numbers[:3], atol=5.1e-4)
         assert resolve(name).plug_in(limits)[1] == pytest.approx(numbers[3], abs=5.1e-3)
-        assert rb.bound(band, name, method="plugin").upper == min(1.0, resolve(name).plug_in(limits)[1])
+        assert interval_of(band, name, method="plugin").upper == min(1.0, resolve(name).plug_in(limits)[1])
 
 
 @pytest.mark.parametrize("name", DEFINITIONS)
@@ -103,7 +103,7 @@ def test_no_law_of_a_tiny_band_is_more_unequal(name, tiny):
     cut = resolve(name).cut(QuantileLimits.of_band(band))
     widths, low, high = refined(*tiny, [0.25, 0.75, cut, 0.15, 0.42, 0.9])
     values = DEFINITIONS[name](nondecreasing_selections(low, high), widths)
-    interval = rb.bound(band, name)
+    interval = interval_of(band, name)
     if rd.extremal_distributions(band, name).most_unequal is None:
         assert interval.upper == resolve(name).range[1] > np.max(values)
     else:
@@ -115,7 +115,7 @@ def test_no_law_of_a_tiny_band_is_more_unequal(name, tiny):
 @pytest.mark.parametrize("name", DEFINITIONS)
 def test_no_other_cut_is_better(name, tiny, num_cuts):
     band, limits = band_with_limits(*tiny), QuantileLimits.of_band(band_with_limits(*tiny))
-    measure, upper = resolve(name), rb.bound(band, name).upper
+    measure, upper = resolve(name), interval_of(band, name).upper
     values = [measure.of_distribution(limits.most_unequal(cut)) for cut in np.linspace(0, 1, num_cuts)]
     assert max(values) <= upper + 1e-12
     if rd.extremal_distributions(band, name).most_unequal is not None and np.isfinite(upper):
@@ -155,7 +155,7 @@ def test_the_most_equal_law_solves_the_convex_program(name, case):
     constraints = [widths @ q == 1, q >= scale * low, q <= scale * high, cp.diff(q) >= 0]
     problem = cp.Problem(cp.Minimize(objective(q, widths)), constraints)
     problem.solve(solver=cp.CLARABEL)
-    found = rb.bound(band_with_limits(levels, lower, upper), name).lower
+    found = interval_of(band_with_limits(levels, lower, upper), name).lower
     assert found == pytest.approx(float(measure(problem.value)), abs=2e-4 if name.startswith("coef") else 1e-6)
 
 
@@ -167,7 +167,7 @@ def test_the_smallest_mean_range_solves_a_linear_program(tiny):
         cost = np.diff(edges**k + (1 - edges) ** k)
         problem = cp.Problem(cp.Minimize(cost @ q), [q >= lower, q <= upper, cp.diff(q) >= 0])
         problem.solve(solver=cp.CLARABEL)
-        assert rb.bound(band_with_limits(*tiny), f"mean_range:{k}").lower == pytest.approx(problem.value, abs=1e-7)
+        assert interval_of(band_with_limits(*tiny), f"mean_range:{k}").lower == pytest.approx(problem.value, abs=1e-7)
 
 
 def test_the_extremum_may_lie_inside_a_step():
@@ -175,7 +175,7 @@ def test_the_extremum_may_lie_inside_a_step():
     band = band_with_limits([1.0], [0.1], [1.0])
     root = (1 - math.sqrt(0.1)) / 0.9  # .9p² - 2p + 1 = 0
     assert resolve("gini").cut(QuantileLimits.of_band(band)) == pytest.approx(root, abs=1e-7)
-    assert rb.bound(band, "gini").upper == pytest.approx(2 * root - 1, abs=1e-12)
+    assert interval_of(band, "gini").upper == pytest.approx(2 * root - 1, abs=1e-12)
 
 
 @pytest.mark.parametrize("num_zero", [0, 1, 11, 19, 20])
@@ -184,7 +184,7 @@ def test_the_gini_coefficient_of_risks_zero_and_one_is_the_share_of_zeros(num_ze
     risks = rb.ClientRisks(np.where(np.arange(20) < num_zero, 0.0, 1.0), 1)
     low = beta.ppf(0.00238535, num_zero, 21 - num_zero) if num_zero > 0 else 0.0
     high = beta.isf(0.00238535, num_zero + 1, 20 - num_zero) if num_zero < 20 else 1.0
-    found = rb.bound(rb.band(risks, delta=0.05, local="observed"), "gini")
+    found = interval_of(rb.band(risks, delta=0.05, local="observed"), "gini")
     assert found == pytest.approx((low if num_zero < 20 else 0.0, high), abs=1e-6)
 
 
@@ -227,8 +227,8 @@ def test_measures_that_zero_risks_make_vacuous_say_so():
         certificate = rd.dispersion_certificate(band, f"atkinson:{aversion}")
         assert certificate.value == 1.0
         assert "risk 0" in certificate.method
-    assert rb.bound(band, "mean_log_deviation").upper == np.inf
-    assert rb.bound(band, "generalised_entropy:-0.5").upper == np.inf
+    assert interval_of(band, "mean_log_deviation").upper == np.inf
+    assert interval_of(band, "generalised_entropy:-0.5").upper == np.inf
     with pytest.raises(ValueError, match="risk 0"):
         rd.dispersion_certificate(band, "mean_log_deviation")
     assert "risk 0" not in rd.dispersion_certificate(band, "gini").method
@@ -239,7 +239,7 @@ def test_no_risk_at_all_is_no_inequality():
     for name in DEFINITIONS:
         no_inequality = resolve(name).range[0]
         for method in ("sharp", "plugin"):
-            assert rb.bound(band, name, method=method) == pytest.approx((no_inequality, no_inequality))
+            assert interval_of(band, name, method=method) == pytest.approx((no_inequality, no_inequality))
     np.testing.assert_allclose(rb.lorenz_certificate(band, shares=[0, 0.3, 1]).value, [0, 0.3, 1])
 
 
@@ -297,9 +297,9 @@ def test_wrong_measures_are_refused(hundred, wrong):
 
 def test_wrong_bands_and_methods_are_refused(hundred):
     with pytest.raises(ValueError, match="method must be one of"):
-        rb.bound(hundred, "gini", method="loose")
+        interval_of(hundred, "gini", method="loose")
     with pytest.raises(ValueError, match="local='marginal'"):
-        rb.bound(hundred, "gini", method="convex_order")
+        interval_of(hundred, "gini", method="convex_order")
     one_sided = rb.band(hundred.risks, delta=0.1, sides="lower")
     with pytest.raises(ValueError, match="no upper side"):
-        rb.bound(one_sided, "gini")
+        interval_of(one_sided, "gini")

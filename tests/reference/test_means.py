@@ -10,6 +10,7 @@ from scipy.optimize import brentq
 
 import riskband as rb
 from riskband.betting import betting_upper_mean
+from riskband.functionals.functional import interval_of
 from tests.sampling import every
 
 CELLS = np.arange(4000) / 4000
@@ -131,7 +132,7 @@ def test_example_means_are_roots_of_the_capital(name):
     rng = np.random.default_rng(5)
     sizes = rng.integers(10, 91, 80)
     wrong = rng.binomial(sizes, rng.beta(1 + sizes / 30, 8))
-    found = rb.bound(rb.ClientRisks(wrong / sizes, sizes, binary=True), name, delta=0.1)
+    found = interval_of(rb.ClientRisks(wrong / sizes, sizes, binary=True), name, delta=0.1)
     weights = sizes / float(name.partition(":")[2])
     assert found.upper == pytest.approx(weighted_limit(wrong / sizes, weights, 0.05), abs=1e-9)
     assert found.lower == pytest.approx(1 - weighted_limit(1 - wrong / sizes, weights, 0.05), abs=1e-9)

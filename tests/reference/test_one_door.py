@@ -1,4 +1,4 @@
-"""What the present functions say, under the names of numbers to come, so that one door can be held against them.
+"""What each function said before there was one door, under the names that numbers have there.
 
 `one_door.json` has an entry for each call: the name of answers in `ANSWERS`, the number as
 ``FUNCTIONAL[:…][@POPULATION[:…]]``, the terms on which it is bounded, and what came of it. Terms are delta, "sides"
@@ -24,10 +24,9 @@ import pytest
 
 import riskband as rb
 from riskband.answers.scaled import ScaledAnswers
-from riskband.functionals.functional import WEIGHTS
+from riskband.numbers.bounds import Networks
 from riskband.wording import CHOSEN_BEFORE
-from riskband.worst_cases.always_valid import DIRECT, always_valid
-from riskband.worst_cases.requirements import Networks
+from riskband.worst_cases.always_valid import always_valid, is_direct
 
 FILE = Path(__file__).with_name("one_door.json")
 _FIRST_WORDS = 8  # of an error
@@ -92,25 +91,20 @@ ANSWERS: Mapping[str, Any] = {
     "networks, sizes": Networks(rb.ClientRisks(COUNTED, SIZES, True), risks(WRONG[::4] + 5)),
     "panel": (risks(names=NAMES), [risks(WRONG + 4, names=NAMES), risks((WRONG[:30] + 9), names=NAMES[:30])]),
 }
-CHANGED = {"mean": "change", "share": "harmed", "quantile": "change_quantile"}
-SCORED = {"mean": "score", "share": "score_share", "quantile": "score_quantile"}
 
 
-def old(entry: Mapping[str, Any]) -> rb.Certificate:
-    """Return what the present functions say of an entry; raises their errors."""
+def made(entry: Mapping[str, Any]) -> rb.Certificate:
+    """Return the certificate of an entry; raises what the door raises."""
     terms: dict[str, Any] = dict(entry["terms"])
-    functional, _, population = entry["number"].partition("@")
     source = answers_of(entry["answers"], **terms.pop("band", {}))
+    if entry["number"].endswith("@panel"):
+        return rb.panel_change(*source, **terms)
     if {"order", "batches"} & terms.keys():
-        return _at_all_times(source, functional, population, **terms)
-    if isinstance(source, ScaledAnswers) and not population.startswith(("next", "others", "all")):
-        door: Any = rb.change_bound if isinstance(source, rb.ClientChanges) else rb.score_bound
-        made: rb.Certificate = door(source, _of_scaled(source, functional, population), **terms)
-        return made
-    doors = {"next": _next, "others": _next, "all": _next, "target": _target, "cost": _cost, "panel": _panel}
-    if population:
-        return doors.get(population.partition(":")[0], _shifted)(source, functional, population, **terms)
-    return _unseen(source, functional, **terms)
+        return _at_all_times(source, entry["number"], **terms)
+    if "rank" in terms:
+        number = rb.Number.of(entry["number"])
+        return rb.next_clients(source, number.num_clients, k=int(number.point), **terms)
+    return rb.bound(source, entry["number"], **terms)
 
 
 @cache
@@ -125,95 +119,28 @@ def answers_of(name: str, **band: Any) -> Any:
     return _band(name, json.dumps(band)) if band else ANSWERS[name]
 
 
-def _of_scaled(source: ScaledAnswers, functional: str, population: str) -> str:
-    family, _, points = functional.partition(":")
-    names, worst = (CHANGED, "worst_change") if isinstance(source, rb.ClientChanges) else (SCORED, "worst_score")
-    if population:
-        return f"{worst}:{population}" if family == "mean" else f"{functional}@{population}"
-    return ":".join(filter(None, [names.get(family, family), points]))
-
-
-def _of_risks(functional: str, population: str) -> str:
-    return f"worst_{functional}:{population}" if population else functional
-
-
-def _at_all_times(source: Any, functional: str, population: str, **terms: Any) -> rb.Certificate:
-    if isinstance(source, ScaledAnswers):
-        return always_valid(source, _of_scaled(source, functional, population), **{"sides": "worse"} | terms)
-    name = _of_risks(functional, population)
-    if name.partition(":")[0] in DIRECT:
-        return always_valid(source, name, **{"sides": "worse"} | terms)
-    sequence = rb.Sequence(name, delta=terms["delta"], order=terms.get("order", "arrival"))
+def _at_all_times(source: Any, number: str, **terms: Any) -> rb.Certificate:
+    if isinstance(source, ScaledAnswers) or is_direct(rb.Number.of(number)):
+        return always_valid(source, number, **{"sides": "worse"} | terms)
+    sequence = rb.Sequence(number, delta=terms["delta"], order=terms.get("order", "arrival"))
     sequence.add(source, batches=terms.get("batches", [1] * len(source)))
-    return sequence.certificates[name]
-
-
-def _unseen(source: Any, functional: str, *, sides: str = "worse", **terms: Any) -> rb.Certificate:
-    family, *points = functional.split(":")
-    if family == "divergence":
-        return rb.divergence_lower_bound(*source, divergence=points[0], **terms)
-    if sides == "two" or family not in {*WEIGHTS, "quantile", "share"}:
-        return rb.dispersion_certificate(source, functional, **terms)
-    if family == "mean":
-        return rb.mean(source) if isinstance(source, rb.Band) else rb.mean_bound(source, **terms)
-    if family == "share":
-        return rb.survival(source, thresholds=float(points[0]), **terms)
-    if family in ("quantile", "cvar"):
-        return (rb.quantile if family == "quantile" else rb.cvar)(source, float(points[0]), **terms)
-    return rb.weighted_quantile(source, functional)
-
-
-def _shifted(source: Any, functional: str, clients: str, **terms: Any) -> rb.Certificate:
-    family, _, point = functional.partition(":")
-    divergence, budget = clients.split(":")
-    ball: dict[str, Any] = {"divergence": divergence, "budget": float(budget)}
-    if family == "mean":
-        return rb.worst_case_mean(source, **ball, **terms)
-    band = source if isinstance(source, rb.Band) else rb.band(source, sides="lower", **terms)
-    return rb.worst_case_cdf(band, **ball, thresholds=float(point))
-
-
-def _next(source: Any, functional: str, clients: str, **terms: Any) -> rb.Certificate:
-    family, *points = functional.split(":")
-    kind, size, *shift = clients.split(":")
-    asked: dict[str, Any] = {"num_next": int(size)} if kind == "next" else {"population": int(size)}
-    asked |= {"including_seen": True} if kind == "all" else {}
-    asked |= {"divergence": shift[0], "budget": float(shift[1])} if shift else {}
-    numbers = {"count": ("above", float), "largest": ("k", int)}
-    name, read = numbers.get(family, ("mean", bool))
-    return rb.next_clients(source, **asked, **{name: read(*points or "1")}, **terms)
-
-
-def _target(source: Any, functional: str, clients: str, **terms: Any) -> rb.Certificate:
-    return rb.target_bound(source.source, source.target, f"target_{functional}:{clients.partition(':')[2]}", **terms)
-
-
-def _cost(source: Any, functional: str, clients: str, **terms: Any) -> rb.Certificate:
-    family, _, point = functional.partition(":")
-    budget = float(clients.partition(":")[2])
-    if family == "mean":
-        return rb.wasserstein_mean(source, cost_budget=budget, **terms)
-    return rb.wasserstein_cdf(source, cost_budget=budget, thresholds=float(point), **terms)
-
-
-def _panel(source: Any, functional: str, clients: str, **terms: Any) -> rb.Certificate:
-    return rb.panel_change(*source, **terms)
+    return sequence.certificates[number]
 
 
 def said(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is stored of an entry's certificate, with its assumptions in words; or of its refusal."""
     try:
-        made = old(entry)
+        found = made(entry)
     except ValueError as error:
         return {"refused": " ".join(str(error).split()[:_FIRST_WORDS])}
-    chosen = [line.removeprefix(CHOSEN_BEFORE) for line in made.assumptions if line.startswith(CHOSEN_BEFORE)]
+    chosen = [line.removeprefix(CHOSEN_BEFORE) for line in found.assumptions if line.startswith(CHOSEN_BEFORE)]
     return {
-        "value": None if made.is_open else np.asarray(made.value).item(),
-        "lower": None if made.lower is None else np.asarray(made.lower).item(),
-        **({} if made.delta == entry["terms"].get("delta") else {"delta": made.delta}),
-        **({} if made.validity == "certificate" else {"validity": made.validity}),
-        "method": made.method,
-        "assumptions": {line for line in made.assumptions if not line.startswith(CHOSEN_BEFORE)},
+        "value": None if found.is_open else np.asarray(found.value).item(),
+        "lower": None if found.lower is None else np.asarray(found.lower).item(),
+        **({} if found.delta == entry["terms"].get("delta") else {"delta": found.delta}),
+        **({} if found.validity == "certificate" else {"validity": found.validity}),
+        "method": found.method,
+        "assumptions": {line for line in found.assumptions if not line.startswith(CHOSEN_BEFORE)},
         "chosen": sorted(line for line in chosen if not line.startswith("delta ")),
     }
 
@@ -246,16 +173,6 @@ def test_certificates_stay_what_they_are(entry: dict[str, Any]) -> None:
     words = {name: now.pop(name) for name in WORDS if name in now}
     assert now == {name: each for name, each in expected.items() if name not in WORDS}
     assert words == {name: each for name, each in expected.items() if name in WORDS}
-
-
-@pytest.mark.guard
-@pytest.mark.parametrize("functional", ["mean", "share:0.2", "gini"])
-@pytest.mark.parametrize("terms", [{"delta": 0.05}, {"band": {"delta": 0.1}}], ids=["answers", "band"])
-def test_bound_says_the_ends_of_a_certificate(functional: str, terms: dict[str, Any]) -> None:
-    made = old({"answers": "equal", "number": functional, "terms": terms | {"sides": "two"}})
-    of_band = terms.get("band", {})
-    delta = {} if of_band else terms
-    assert rb.bound(answers_of("equal", **of_band), functional, **delta) == (made.lower, made.value)
 
 
 def test_no_entry_is_there_twice_and_all_answers_are_asked() -> None:

@@ -8,6 +8,7 @@ from numpy.polynomial import Polynomial
 from scipy.integrate import quad
 
 import riskband as rb
+from riskband.functionals.functional import interval_of
 from riskband.functionals.transforms import absolute_transform, polynomial_transform, smooth_transform
 from riskband.functionals.weights import (
     LINEAR,
@@ -33,11 +34,11 @@ def test_weighted_intervals_by_quadrature(hundred):
         if density is None:
             continue
         scale = quad(lambda p, f=density: float(f(np.float64(p))), 0, 1)[0]
-        found = rb.bound(hundred, weight)
+        found = interval_of(hundred, weight)
         for side, value in zip((hundred.quantile_lower, hundred.quantile_upper), found, strict=True):
             expected = integral(lambda p, f=density, s=side: f(p) * s(p), hundred) / scale
             assert value == pytest.approx(expected, rel=1e-9), name
-    found = rb.bound(hundred, weights["interval"][0])
+    found = interval_of(hundred, weights["interval"][0])
     grid = np.linspace(0.5, 0.9, 400_001)
     np.testing.assert_allclose(
         found, [hundred.quantile_lower(grid).mean(), hundred.quantile_upper(grid).mean()], atol=1e-5
@@ -54,12 +55,12 @@ def test_the_smoothed_median_is_symmetric_and_narrow():
 
 
 def test_intervals_agree_with_the_certificates_of_their_upper_ends(hundred):
-    assert rb.bound(hundred, "mean").upper == pytest.approx(rb.mean(hundred).value)
-    assert rb.bound(hundred, "cvar:0.8").upper == pytest.approx(rb.cvar(hundred, level=0.8).value)
-    assert rb.bound(hundred, "quantile:0.3").upper == rb.quantile(hundred, level=0.3).value
+    assert interval_of(hundred, "mean").upper == pytest.approx(rb.mean(hundred).value)
+    assert interval_of(hundred, "cvar:0.8").upper == pytest.approx(rb.cvar(hundred, level=0.8).value)
+    assert interval_of(hundred, "quantile:0.3").upper == rb.quantile(hundred, level=0.3).value
     assert rb.quantile_certificate(hundred, level=[0.1, 0.2]).lower.shape == (2,)
     marginal = rb.band(hundred.risks, delta=0.1)
-    assert rb.bound(marginal, "mean").lower == pytest.approx(rb.bound(hundred, "mean").lower)
+    assert interval_of(marginal, "mean").lower == pytest.approx(interval_of(hundred, "mean").lower)
 
 
 def test_variation_by_quadrature_of_the_slope():

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 import riskband as rb
+from riskband.functionals.functional import interval_of
 from tests.laws.draws import client_risks
 
 RNG = np.random.default_rng(0)
@@ -60,8 +61,8 @@ def test_bounds_share_delta_as_the_selection_says():
         answers = CANDIDATES[row.name]
         band = rb.band(answers, delta=0.03)
         betting = rb.mean_bound(answers, delta=0.01).value
-        mean = min(betting, rb.bound(band, "mean").upper)
-        gini, quantile = rb.bound(band, "gini").upper, rb.quantile(band, level=0.9).value
+        mean = min(betting, interval_of(band, "mean").upper)
+        gini, quantile = interval_of(band, "gini").upper, rb.quantile(band, level=0.9).value
         assert row.terms == pytest.approx({"mean": mean, "gini": gini, "quantile:0.9": quantile})
         assert row.bound == pytest.approx(mean + 0.5 * gini + 0.2 * quantile)
     assert found.best == min(found.candidates, key=lambda row: row.bound).name
@@ -86,7 +87,7 @@ def test_sharp_takes_the_place_of_a_convex_order_that_does_not_apply():
         )
         assert other == sharp
     tighter = rb.select({"only": answers}, objective="gini", delta=0.1, dispersion="convex_order").candidates[0].bound
-    assert tighter == rb.bound(rb.band(answers, delta=0.1), "gini", method="convex_order").upper
+    assert tighter == interval_of(rb.band(answers, delta=0.1), "gini", method="convex_order").upper
 
 
 def test_the_mean_alone_is_a_betting_bound_with_all_of_the_share():

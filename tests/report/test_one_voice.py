@@ -11,6 +11,7 @@ import pytest
 import riskband as rb
 from riskband.cli import main
 from riskband.functionals.dispersion import dispersion_certificate
+from riskband.functionals.functional import interval_of
 from riskband.report.findings import findings
 from riskband.report.page import report_page
 from tests.one_voice import contradictions
@@ -147,10 +148,10 @@ def test_one_number_has_all_of_delta_and_several_share_it(table, tmp_path):
     for asked, expected in (
         (["--mean"], {"mean": rb.mean_bound(risks, delta=0.05).value}),
         (["--survival", "0.3"], {"share:0.3": rb.survival(risks, thresholds=0.3, delta=0.05).value}),
-        (["--require", "mean<=0.9", "mean>=0.01"], {"mean": rb.bound(risks, "mean", delta=0.05).upper}),
+        (["--require", "mean<=0.9", "mean>=0.01"], {"mean": interval_of(risks, "mean", delta=0.05).upper}),
         (
             ["--mean", "--measure", "gini"],
-            {"mean": rb.mean_bound(risks, delta=0.025).value, "gini": rb.bound(risks, "gini", delta=0.025).upper},
+            {"mean": rb.mean_bound(risks, delta=0.025).value, "gini": interval_of(risks, "gini", delta=0.025).upper},
         ),
         (["--mean", "--at-once"], {"mean": rb.mean(rb.band(risks, delta=0.05, sides="lower")).value}),
     ):

@@ -6,6 +6,7 @@ import pytest
 
 import riskband as rb
 from riskband.answers.design import design_asked
+from riskband.functionals.functional import interval_of
 from server.config import load_config
 from server.problems import ConfigError
 from tests.server.running import printed, raises, run_app
@@ -42,7 +43,7 @@ def test_a_run_certifies_by_what_clients_say_of_themselves(tmp_path, defaults, t
     }
     again = rb.ClientRisks(answers.values, answers.num_examples, answers.binary, design=expected)
     assert answers == again
-    assert stored["mean"].value == rb.bound(again, "mean", delta=stored["mean"].delta).upper
+    assert stored["mean"].value == interval_of(again, "mean", delta=stored["mean"].delta).upper
     assert {*answers.responses.assumptions(knows_draws=True)} <= {*report["findings"]["assumptions"]}
     assert "How clients were drawn" in (tmp_path / "report.html").read_text()
     assert "PASS: mean<=0.9" in printed(report)

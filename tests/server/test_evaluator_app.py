@@ -17,6 +17,7 @@ from client.data import data_place
 from client.evaluator import NO_MODEL, evaluated, evaluator_of, evaluator_place
 from protocol.questions import LossQuery
 from riskband.checks import RefusedError
+from riskband.functionals.functional import interval_of
 from server.config import load_config
 from server.problems import ConfigError
 from strategies.asking.query import QuorumError
@@ -94,7 +95,7 @@ def test_a_scikit_learn_model_is_certified_as_it_stands(tmp_path, defaults, fore
     assert report["hashes"]["code"] in page
     assert rb.verify(stored).ok
     answers = rb.ClientRisks(**stored["recipe"]["answers"])
-    assert stored["value"] == rb.bound(answers, "mean", delta=stored["delta"]).upper
+    assert stored["value"] == interval_of(answers, "mean", delta=stored["delta"]).upper
     assert report["metrics"]["bytes_sent"] < 12 * 2_000  # no model travels
 
 

@@ -10,6 +10,7 @@ import pytest
 import riskband as rb
 from benchmarks.ground_truth import BetaRisks
 from protocol.questions import LossAnswer, LossQuery
+from riskband.functionals.functional import interval_of
 from strategies.asking.failures import Failure, FailureReason
 from strategies.asking.replies import RoundOutcome
 from strategies.dispersion import Dispersion, DispersionConclusion
@@ -68,9 +69,9 @@ def test_every_certificate_is_the_librarys_and_verifies(concluded: DispersionCon
         "quantiles",
     ]
     for each, name in zip(concluded.measures, MEASURES, strict=True):
-        assert each.interval == rb.bound(risks, name, delta=part)
+        assert each.interval == interval_of(risks, name, delta=part)
         assert each.method == "betting"
-        assert each.published == rb.bound(band, name, method="plugin")
+        assert each.published == interval_of(band, name, method="plugin")
         certificate = concluded.certificates[each.key]
         assert (certificate.lower, certificate.value) == each.interval
         assert each.interval.lower <= each.measured <= each.interval.upper

@@ -14,6 +14,7 @@ from scipy.stats import binom, hypergeom, multinomial
 
 import riskband as rb
 from benchmarks.repaired import drawn, stratified_ledger
+from riskband.functionals.functional import interval_of
 from tests.validity.coverage import is_rejected
 
 DELTA = 0.2
@@ -30,9 +31,9 @@ def risks_of(num_low, num_high, **how):
 
 NUMBERS = {  # by name: the limit of answers, and the truth by the share of the clients of high risk
     "mean": (lambda r: rb.mean_bound(r, delta=DELTA).value, lambda p: LOW + (HIGH - LOW) * p),
-    "mean below": (lambda r: 1 - rb.bound(r, "mean", delta=2 * DELTA).lower, lambda p: 1 - LOW - (HIGH - LOW) * p),
+    "mean below": (lambda r: 1 - interval_of(r, "mean", delta=2 * DELTA).lower, lambda p: 1 - LOW - (HIGH - LOW) * p),
     "share": (lambda r: rb.survival(r, thresholds=BETWEEN, delta=DELTA).value, lambda p: p),
-    "share below": (lambda r: 1 - rb.bound(r, f"share:{BETWEEN}", delta=2 * DELTA).lower, lambda p: 1 - p),
+    "share below": (lambda r: 1 - interval_of(r, f"share:{BETWEEN}", delta=2 * DELTA).lower, lambda p: 1 - p),
     "measured share": (
         lambda r: rb.survival(r, thresholds=BETWEEN, delta=DELTA, local="observed").value,
         lambda p: p,
@@ -42,7 +43,7 @@ NUMBERS = {  # by name: the limit of answers, and the truth by the share of the 
         lambda p: np.where(1 - p >= LEVEL, LOW, HIGH),
     ),
     "quantile below": (
-        lambda r: 1 - rb.bound(r, f"quantile:{LEVEL}", delta=2 * DELTA).lower,
+        lambda r: 1 - interval_of(r, f"quantile:{LEVEL}", delta=2 * DELTA).lower,
         lambda p: np.where(1 - p >= LEVEL, 1 - LOW, 1 - HIGH),
     ),
     "cvar": (

@@ -10,7 +10,7 @@ import pytest
 import riskband as rb
 from riskband.functionals import bets, ratios
 from riskband.functionals.distributions import RiskDistribution
-from riskband.functionals.functional import resolve
+from riskband.functionals.functional import interval_of, resolve
 from tests.validity.coverage import failures, is_rejected, rejected, study
 
 DELTA = 0.2
@@ -49,7 +49,7 @@ def truth(name, measure):
 
 def fails(answers, law, measures):
     """By measure and side, whether the limit fails."""
-    bounds = {measure: rb.bound(answers, measure, delta=DELTA) for measure in measures}
+    bounds = {measure: interval_of(answers, measure, delta=DELTA) for measure in measures}
     found = {(measure, "lower"): bound.lower > truth(law, measure) + 1e-9 for measure, bound in bounds.items()}
     return found | {(measure, "upper"): bound.upper < truth(law, measure) - 1e-9 for measure, bound in bounds.items()}
 

@@ -14,6 +14,7 @@ from scipy.stats import beta
 import riskband as rb
 from benchmarks.ground_truth import BetaRisks, TwoPointRisks
 from riskband.bands.levels import berk_jones_levels
+from riskband.functionals.functional import interval_of
 from tests.reference.dispersion_definitions import DEFINITIONS
 from tests.validity.coverage import BETA, TWO_POINTS, ObservedLaw, draw_networks, failures, is_rejected, rejected
 
@@ -98,7 +99,7 @@ def failures_by_name(law, *, local, method, names, num_networks, num_clients=40,
 
     def fails(risks):
         band = rb.band(risks, delta=delta, local=local)
-        found = {name: misses(rb.bound(band, name, method=method), truth[name]) for name in names}
+        found = {name: misses(interval_of(band, name, method=method), truth[name]) for name in names}
         return found | {"any of them": any(found.values())}
 
     drawn = draw_networks(law, num_networks=num_networks, num_clients=num_clients, sizes=sizes, seed=seed)
@@ -142,7 +143,7 @@ def test_measured_risks_read_as_true_risks():
     for risks in draw_networks(BETA, num_networks=60, num_clients=200, sizes=10, seed=4):
         band = rb.band(risks, delta=0.1, local="observed")
         for name, missed in found.items():
-            missed.append(misses(rb.bound(band, name), truth[name]))
+            missed.append(misses(interval_of(band, name), truth[name]))
     assert set(rejected(found, 0.1)) == set(found)
 
 
@@ -174,8 +175,8 @@ def test_lemma_1_of_the_main_text_makes_the_gini_coefficient_fail():
     wrong, right = [], []
     for risks, repeats in point_networks(law, num_networks=3000, num_clients=num_clients):
         band = rb.band(risks, delta=delta, local="observed")
-        right += repeats * [misses(rb.bound(band, "gini"), 1.0 - weight)]
-        wrong += repeats * [misses(rb.bound(shifted_by_one(band), "gini"), 1.0 - weight)]
+        right += repeats * [misses(interval_of(band, "gini"), 1.0 - weight)]
+        wrong += repeats * [misses(interval_of(shifted_by_one(band), "gini"), 1.0 - weight)]
     assert is_rejected(wrong, delta)
     assert not is_rejected(right, delta)
 

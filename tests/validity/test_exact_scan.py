@@ -30,7 +30,7 @@ from riskband.betting import (
 from riskband.functionals import bets
 from riskband.functionals import pairs as pairs_module
 from riskband.functionals.bets import DirectBounds
-from riskband.functionals.functional import FUNCTIONALS, resolve
+from riskband.functionals.functional import FUNCTIONALS, interval_of, resolve
 from riskband.functionals.pairs import Pairs
 from riskband.worst_cases.divergences import DIVERGENCES
 from riskband.worst_cases.scaled import CHANGES, SCORES
@@ -75,7 +75,7 @@ def scan(bound, truth, *, num_clients, num_examples=1):
 
 
 def of(name):
-    return lambda risks: rb.bound(risks, name, delta=DELTA)
+    return lambda risks: interval_of(risks, name, delta=DELTA)
 
 
 def worst_mean(name):
@@ -299,7 +299,7 @@ def test_to_ask_on_and_keep_the_best_is_false_too_often():
 def test_no_bound_from_exact_answers_excludes_what_was_measured():
     excluded = []
     for (num_clients, num_bad), (name, truth) in product([(26, 3), (73, 8)], TRUTHS.items()):
-        lower, upper = rb.bound(two_kinds(num_clients, num_bad), name, delta=DELTA)
+        lower, upper = interval_of(two_kinds(num_clients, num_bad), name, delta=DELTA)
         if not lower - 1e-9 <= float(truth(np.array(num_bad / num_clients))) <= upper + 1e-9:
             excluded.append((name, num_clients, lower, upper))
     assert excluded == []
@@ -322,7 +322,7 @@ def test_means_of_clients_that_come_sorted_are_bounded_without_an_order():
         assert rb.verify(found[0]).ok
         assert rb.verify(shuffled).ok
     for name in ("theil", "top_share:0.1", "coefficient_of_variation"):
-        assert rb.bound(up, name, delta=DELTA) == rb.bound(down, name, delta=DELTA)
+        assert interval_of(up, name, delta=DELTA) == interval_of(down, name, delta=DELTA)
         assert "band" in rb.dispersion_certificate(up, name, delta=DELTA).method
 
 
@@ -357,7 +357,7 @@ def test_constant_stakes_at_the_reference():
 def test_limits_that_cross_are_an_error_and_not_swapped():
     crossing = replace(resolve("gini"), of_answers=lambda risks, delta: DirectBounds(0.6, 0.5))
     with pytest.raises(ValueError, match=r"must not cross, got 0.6 below and 0.5 above: one of them is false"):
-        rb.bound(two_kinds(20, 2), crossing, delta=DELTA)
+        interval_of(two_kinds(20, 2), crossing, delta=DELTA)
 
 
 def without_noise(rng):
@@ -374,7 +374,7 @@ def of_other_sizes(rng):
 def test_what_is_for_counts_of_equal_sizes_is_kept_to_them(draw):
     """Limits of the Gini coefficient from which noise is taken off; the truth is the closed form for Beta(3, 21)."""
     truth = 2 * beta_function(6, 42) / (3 * beta_function(3, 21) ** 2)
-    found = [rb.bound(draw(np.random.default_rng(seed)), "gini", delta=DELTA) for seed in range(8)]
+    found = [interval_of(draw(np.random.default_rng(seed)), "gini", delta=DELTA) for seed in range(8)]
     assert not is_rejected([upper < truth for _, upper in found], DELTA / 2)
     assert not is_rejected([lower > truth for lower, _ in found], DELTA / 2)
 

@@ -7,6 +7,7 @@ import pytest
 
 import riskband as rb
 from benchmarks.repaired import SHARES, largest_false_rate
+from riskband.functionals.functional import interval_of
 from tests.validity.coverage import failures, is_rejected, rejected, study
 
 DELTA = 0.05
@@ -40,14 +41,14 @@ def test_it_is_false_no_more_often_than_it_says_exactly(num_clients):
     for kind in KINDS.values():
         for most in (max(kind[0]), 4 * max(kind[0])):
             rate = false_rate(
-                kind, num_clients, lambda risks, n=most: rb.bound(risks, f"example_mean:{n}", delta=DELTA)
+                kind, num_clients, lambda risks, n=most: interval_of(risks, f"example_mean:{n}", delta=DELTA)
             )
             assert rate <= DELTA
 
 
 def test_the_mean_over_clients_read_as_the_mean_per_example_is_false():
     """Negative control: patients instead of hospitals, where large hospitals are worse."""
-    rate = false_rate(KINDS["large ones are worse"], 73, lambda risks: rb.bound(risks, "mean", delta=DELTA))
+    rate = false_rate(KINDS["large ones are worse"], 73, lambda risks: interval_of(risks, "mean", delta=DELTA))
     assert rate > 0.9
 
 
@@ -55,7 +56,7 @@ def test_a_largest_size_that_the_answers_say_is_false():
     """Negative control of the assumption that it was known beforehand: the large client is the one nobody saw."""
 
     def by_the_answers(risks):
-        return rb.bound(risks, f"example_mean:{risks.num_examples.max()}", delta=DELTA)
+        return interval_of(risks, f"example_mean:{risks.num_examples.max()}", delta=DELTA)
 
     assert false_rate(KINDS["one example against all"], 26, by_the_answers) > 0.5
 
@@ -72,8 +73,8 @@ def network(seed):
 
 def fails(risks):
     truth = (WEIGHTS * SIZES) @ RISKS / (WEIGHTS @ SIZES)
-    lower, upper = rb.bound(risks, "example_mean:400", delta=0.4)
-    return {"lower": lower > truth, "upper": upper < truth, "mean": rb.bound(risks, "mean", delta=0.4).upper < truth}
+    lower, upper = interval_of(risks, "example_mean:400", delta=0.4)
+    return {"lower": lower > truth, "upper": upper < truth, "mean": interval_of(risks, "mean", delta=0.4).upper < truth}
 
 
 @study(100, slow=200)

@@ -10,6 +10,7 @@ from scipy.stats import binom, binomtest
 
 import riskband as rb
 from riskband.functionals import stepwise as steps
+from riskband.functionals.functional import interval_of
 from tests.validity.coverage import BETA, CONTINUOUS, draw_networks, is_rejected, rejected, study
 
 DELTA = 0.2
@@ -156,7 +157,9 @@ def test_laws_of_the_bound_on_one_share():
         assert found[1] == rb.survival(shuffled, thresholds=threshold, delta=0.05).value
         band = rb.band(risks, delta=0.05, sides="lower")
         assert found[1] <= 1.05 * rb.survival(band, thresholds=threshold).value
-        assert found[1] == rb.bound(risks, f"share:{threshold}", delta=0.1).upper  # which takes delta / 2 for each end
+        assert (
+            found[1] == interval_of(risks, f"share:{threshold}", delta=0.1).upper
+        )  # which takes delta / 2 for each end
 
 
 @pytest.mark.guard

@@ -12,6 +12,7 @@ from scipy.stats import binomtest, multinomial
 
 import riskband as rb
 from benchmarks.comparison import is_prediction_false, prediction_interval
+from riskband.functionals.functional import interval_of
 from tests.validity.coverage import failures, is_rejected, rejected, study
 from tests.validity.test_next_clients import SHARES, false_share
 
@@ -204,9 +205,9 @@ def test_the_old_model_as_it_was_measured_is_not_its_mean():
         before = np.where(rng.random(500) < 0.5, 0.0, 0.8)
         old = rb.ClientRisks(rng.binomial(200, before) / 200, 200, True)
         new = rb.ClientRisks(rng.binomial(200, 0.4, 500) / 200, 200, True)  # the mean change is 0
-        (_, above), (below, _) = (rb.bound(each, "mean", delta=2 * 0.05) for each in (new, old))
+        (_, above), (below, _) = (interval_of(each, "mean", delta=2 * 0.05) for each in (new, old))
         mixed.append(above - old.values.mean() < 0.0)
-        (_, above), (below, _) = (rb.bound(each, "mean", delta=0.05) for each in (new, old))
+        (_, above), (below, _) = (interval_of(each, "mean", delta=0.05) for each in (new, old))
         unpaired.append(above - below < 0.0)
         paired.append(rb.change_bound(rb.ClientChanges.between(old, new), "change", delta=0.05).value < 0.0)
     assert is_rejected(mixed, 0.05)
