@@ -31,7 +31,7 @@ def upper_bounds(num_clients: int, *, seed: int) -> tuple[float, float]:
     changes = rb.ClientChanges.from_counts(worse, better, NUM_EXAMPLES, old_wrong=wrong)
     new, old = (rb.ClientRisks(each, NUM_EXAMPLES, True) for each in (changes.new, changes.old))
     (_, above), (below, _) = (interval_of(each, "mean", delta=DELTA) for each in (new, old))  # DELTA / 2 for each end
-    return float(rb.change_bound(changes, "change", delta=DELTA).value), above - below
+    return float(rb.bound(changes, "change", delta=DELTA).value), above - below
 
 
 def prediction_interval(changes: FloatArray, variances: FloatArray) -> tuple[float, float]:

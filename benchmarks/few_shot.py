@@ -61,7 +61,7 @@ def bounds(
         source = answers(rng.choice(pool, NUM_SOURCE), rng)
         few = answers(rng.choice(pool, num_target, p=weights), rng)
 
-        together = float(rb.target_bound(source, few, f"target_{number}:chi2:{budget}", delta=DELTA).value)
+        together = float(rb.bound((source, few), f"target_{number}:chi2:{budget}", delta=DELTA).value)
         both, halves = (
             [alone(source, number, delta=part, budget=budget), alone(few, number, delta=part)]
             for part in (DELTA, DELTA / 2)

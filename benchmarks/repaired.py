@@ -229,9 +229,7 @@ def _thresholds_in_floats(rng: np.random.Generator) -> tuple[bool, bool]:
     old = rng.integers(10, 40, 40) / 100
     new = np.round(old + 0.02, 2)
     not_harmed = int(np.sum(new - old <= 0.02))
-    found = rb.change_bound(
-        rb.ClientChanges(old, new, 100, False), "harmed:0.02", delta=DELTA, sides="two", local="observed"
-    )
+    found = rb.bound(rb.ClientChanges(old, new, 100, False), "harmed:0.02", delta=DELTA, sides="two", local="observed")
     return float(beta.ppf(DELTA / 2, 40 - not_harmed, not_harmed + 1)) > 0.0, bool(found.lower > 0.0)
 
 
@@ -274,7 +272,7 @@ def _target_beyond_its_budget(rng: np.random.Generator) -> tuple[bool, bool]:
     )
     alone = rb.worst_case_mean(source, divergence="chi2", budget=0.1, delta=DELTA)
     with suppress(CrossingError):
-        return True, _misses(rb.target_bound(source, target, "target_mean:chi2:0.1", delta=DELTA), 0.9)
+        return True, _misses(rb.bound((source, target), "mean@target:chi2:0.1", delta=DELTA), 0.9)
     return bool(alone.value < 0.9), False
 
 

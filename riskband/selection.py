@@ -27,6 +27,7 @@ from riskband.functionals.functional import (
     BOUND_METHODS,
     OF_RISKS,
     Functional,
+    interval_of,
     method_that_applies,
     resolve,
 )

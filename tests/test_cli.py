@@ -659,7 +659,7 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_verify_finds_what_does_not_follow_beside_the_certificates(change, tmp_path, table):
     out = tmp_path / "failed.json"
-    required = ("--client", "client", "--mean", "--require", "mean<=0.01", "worst_mean:chi2:0.1<=0.05")
+    required = ("--client", "client", "--mean", "--require", "mean<=0.01", "mean@chi2:0.1<=0.05")
     assert run(table, "--num-examples", 100, *required, "--out", out) == 1
     assert main(["verify", str(out)]) == 0
     document = json.loads(out.read_text())
@@ -696,7 +696,7 @@ def test_certificates_without_what_they_say_together_are_no_whole_file(tmp_path,
 
 def test_a_verdict_needs_every_certificate_that_it_follows_from(tmp_path, table, capsys):
     out = tmp_path / "failed.json"
-    assert run(table, "--num-examples", 100, "--require", "worst_mean:chi2:0.1<=0.05", "--out", out) == 1
+    assert run(table, "--num-examples", 100, "--require", "mean@chi2:0.1<=0.05", "--out", out) == 1
     kept = {name: each for name, each in certificates(out).items() if name != "mean"}
     out.write_text(json.dumps(findings(kept).to_document() | {"gate": json.loads(out.read_text())["gate"]}))
     capsys.readouterr()
@@ -876,9 +876,9 @@ def test_the_next_clients_share_delta_and_are_said_by_risks(tmp_path, table, los
     shift = ("--divergence", "chi2", "--budget", 0.1)
     assert run(table, "--num-examples", 100, "--next", 20, *shift, "--quantile", 0.9, "--out", out) == 0
     found, printed = certificates(out), capsys.readouterr().out
-    assert list(found) == ["quantile:0.9", "next:20:chi2"]
+    assert list(found) == ["quantile:0.9", "count:chi2@next:20"]
     expected = rb.next_clients(risks, 20, delta=0.025, divergence="chi2", budget=[0.0, 0.1]).value
-    np.testing.assert_array_equal(found["next:20:chi2"].value, expected)
+    np.testing.assert_array_equal(found["count:chi2@next:20"].value, expected)
     for budget, bounds in zip(("0", "0.1"), expected, strict=True):
         said = re.findall(rf"budget {budget}: at most (\d+) of 20 measure a risk above ([\d.]+)\n", printed)
         assert said
@@ -928,9 +928,9 @@ def test_few_clients_say_most_of_the_next_one(tmp_path, losses, capsys, num_clie
 def test_what_is_required_of_the_next_clients_has_a_status(tmp_path, table, losses, capsys):
     out, at = tmp_path / "c.json", float(np.sort(losses)[-3])  # two of sixty are above it
     for limit, status, verdict in ((5, 0, "PASS"), (1, 3, "NOT DECIDED")):
-        assert run(table, "--num-examples", 100, "--require", f"next:20:{at}<={limit}", "--out", out) == status
+        assert run(table, "--num-examples", 100, "--require", f"count:{at}@next:20<={limit}", "--out", out) == status
         printed = capsys.readouterr().out
-        assert f"{verdict}: next:20:{at}<={limit} is required" in printed
+        assert f"{verdict}: count:{at}@next:20<={limit} is required" in printed
         assert f"  0 <= the number of clients, of the next 20, that would measure a risk above {at} <= " in printed
         assert main(["verify", str(out)]) == 0
         assert main(["report", str(out), "-o", str(tmp_path / "page.html")]) == 0
@@ -938,7 +938,9 @@ def test_what_is_required_of_the_next_clients_has_a_status(tmp_path, table, loss
     changed = out.read_text().replace("NOT DECIDED", "PASS")
     out.write_text(changed)
     assert main(["verify", str(out)]) == 1
-    assert run(table, "--num-examples", 100, "--require", "next:20:0.3<=3", "--noise", "laplace:5", "--binary") == 2
+    assert (
+        run(table, "--num-examples", 100, "--require", "count:0.3@next:20<=3", "--noise", "laplace:5", "--binary") == 2
+    )
     assert "without noise, and no band" in capsys.readouterr().err
 
 

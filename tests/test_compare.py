@@ -113,24 +113,24 @@ def test_how_many_of_the_next_get_worse_is_required(tmp_path, old, new, scores, 
         (f"0.002<={bound.lower:g}", 3, "NOT DECIDED"),
         ("-0.5<=9", 1, "FAIL"),
     ):
-        assert compare(old, new, "--require", f"next:20:{asked}", "--out", out) == status
+        assert compare(old, new, "--require", f"count:{asked}@next:20", "--out", out) == status
         printed = capsys.readouterr().out
-        assert f"{verdict}: next:20:{asked} is required" in printed
+        assert f"{verdict}: count:{asked}@next:20 is required" in printed
         assert "of the next 20, that would measure a change of the risk above " in printed
         assert (f" <= {bound.value:g}\n" in printed) == (status != 1)
         assert main(["verify", str(out)]) == 0
         assert main(["report", str(out), "-o", str(tmp_path / "page.html")]) == 0
         capsys.readouterr()
     auc = rb.next_clients(rb.ClientScores(AUC, True), 5, above=0.8, delta=0.05)
-    assert score(scores, "--higher-is-better", "--require", f"next:5:0.8<={auc.value:g}") == 0
+    assert score(scores, "--higher-is-better", "--require", f"count:0.8@next:5<={auc.value:g}") == 0
     assert "that would measure the AUC below 0.8 <= " in capsys.readouterr().out
-    assert compare(old, new, "--require", "next:20:1<=3") == 2
-    assert score(scores, "--higher-is-better", "--require", "next:20:0<=3") == 2
+    assert compare(old, new, "--require", "count:1@next:20<=3") == 2
+    assert score(scores, "--higher-is-better", "--require", "count:0@next:20<=3") == 2
 
 
 def test_changes_that_clients_measure_are_counted_by_clopper_and_pearson(tmp_path, old, new, capsys):
     out, worse = tmp_path / "observed.json", int(np.sum((WORSE - BETTER) / N > 0.002))
-    numbers = ["--number", "harmed:0.002", "change_quantile:0.8", "--require", "harmed:0.004<=0.9"]
+    numbers = ["--number", "harmed:0.002", "quantile:0.8", "--require", "harmed:0.004<=0.9"]
     assert compare(old, new, "--local", "observed", *numbers, "--out", out) == 0
     printed, found = capsys.readouterr().out, json.loads(out.read_text())["certificates"]
     assert found["harmed:0.002"]["value"] == pytest.approx(beta.isf(0.05 / 3, worse + 1, K - worse))
@@ -144,7 +144,7 @@ def test_changes_that_clients_measure_are_counted_by_clopper_and_pearson(tmp_pat
     for asked in ({"numbers": ["harmed:0.002"]}, {"require": ["harmed:0.002<=0.9"]}):
         (made,) = rb.compare(changes, local="observed", **asked).certificates.values()
         sides = "two" if "require" in asked else "worse"
-        assert made == rb.change_bound(changes, "harmed:0.002", delta=0.05, local="observed", sides=sides)
+        assert made == rb.bound(changes, "harmed:0.002", delta=0.05, local="observed", sides=sides)
     few = rb.compare(changes.between(*[rb.ClientRisks([0.1] * 9, 50)] * 2), local="observed")
     assert "a bound of what nine in ten unseen clients would measure needs 36 clients or more" in few.more_clients
     assert few.more_clients.endswith("and 29 if it alone is asked for")
@@ -157,14 +157,14 @@ def test_the_others_of_a_federation_are_drawn_by_lot_in_what_is_required_too(tmp
         ["compare", old, new, "--client", "site", "--num-examples", "n"],
         ["certify", new, "--num-examples", "n"],
     ):
-        asked = ["--population", 52, "--require", "next:12:0.3<=11", "--out", out]
+        asked = ["--population", 52, "--require", "count:0.3@next:12<=11", "--out", out]
         assert main(list(map(str, [*command, *asked]))) == 0
         (found,) = json.loads(out.read_text())["certificates"].values()
         assert "of 12 others of 52, that would measure" in found["quantity"]
         assert found["delta"] == 0.05
         assert "drawn from the population at random" in found["assumptions"][0]
         assert main(["verify", str(out)]) == 0
-        assert main(list(map(str, [*command, "--population", 52, "--require", "next:13:0.3<=11"]))) == 2
+        assert main(list(map(str, [*command, "--population", 52, "--require", "count:0.3@next:13<=11"]))) == 2
         assert "must be a population that has the 40 clients asked and the next, 13, got 52" in capsys.readouterr().err
 
 
@@ -201,7 +201,7 @@ def score(scores, *arguments):
 
 def test_scores_are_bounded_from_their_bad_end_and_never_called_a_risk(tmp_path, scores, capsys):
     out = tmp_path / "auc.json"
-    asked = ["--higher-is-better", "--client", "site", "--next", 5, "--survival", 0.6, "--require", "score>=0.5"]
+    asked = ["--higher-is-better", "--client", "site", "--next", 5, "--survival", 0.6, "--require", "mean>=0.5"]
     assert score(scores, *asked, "--delta", 0.1, "--out", out) == 0
     printed = capsys.readouterr().out
     assert "measure the AUC below" in printed
@@ -209,7 +209,7 @@ def test_scores_are_bounded_from_their_bad_end_and_never_called_a_risk(tmp_path,
     document = json.loads(out.read_text())
     assert " risk" not in " ".join(each["statement"] for each in document["certificates"].values())
     answers = rb.ClientScores(AUC, True, name="AUC", names=NAMES[:14])
-    expected = rb.score_bound(answers, "score", delta=0.1 / 3, sides="two")
+    expected = rb.bound(answers, "score", delta=0.1 / 3, sides="two")
     assert document["certificates"]["score"]["lower"] == expected.lower
     assert main(["verify", str(out)]) == 0
 
@@ -277,7 +277,7 @@ def test_the_next_score_under_a_shift_is_said_from_its_bad_end(scores, capsys):
         (["--pilot-share", 0.3], "--pilot-share needs --tune"),
         (["--budget", 0.3], "--budget needs --divergence"),
         (["--missing", "worst"], "--missing worst needs --num-missing"),
-        (["--require", "score_share:60<=0.2"], "the threshold of 'score_share:60' must lie in [0, 1]"),
+        (["--require", "share:60<=0.2"], "the threshold of 'share:60' must lie in [0, 1]"),
     ],
 )
 def test_no_option_of_losses_is_ignored_of_scores(scores, capsys, arguments, message):
@@ -335,7 +335,7 @@ def test_nothing_that_is_assumed_of_scores_speaks_of_their_risks(scores, capsys)
 def test_a_page_of_two_files_of_one_score_takes_the_verdict_of_its_file(tmp_path, scores, capsys):
     """The verdicts were said not to follow from the file, since another bounds the same number more sharply."""
     gate, other, page = (tmp_path / name for name in ("gate.json", "other.json", "page.html"))
-    assert score(scores, "--higher-is-better", "--require", "score>=0.3", "score_share:0.1<=0.5", "--out", gate) == 0
+    assert score(scores, "--higher-is-better", "--require", "mean>=0.3", "share:0.1<=0.5", "--out", gate) == 0
     assert score(scores, "--higher-is-better", "--mean", "--out", other) == 0
     lower = [json.loads(each.read_text())["certificates"]["score"]["lower"] for each in (gate, other)]
     assert lower[0] < lower[1]
@@ -354,7 +354,7 @@ def test_a_page_of_two_files_of_one_score_takes_the_verdict_of_its_file(tmp_path
 def test_no_end_of_a_range_is_said_as_a_bound(tmp_path, scores, capsys):
     """Verification and verdicts said "between 0.0000 and" of a quantile that 14 clients do not bound from below."""
     out = tmp_path / "auc.json"
-    required = ["score_quantile:0.1>=0.5", "score_share:0.1<=0.01"]
+    required = ["quantile:0.1>=0.5", "share:0.1<=0.01"]
     assert score(scores, "--higher-is-better", "--require", *required, "--out", out) == 3
     assert main(["verify", str(out)]) == 0
     assert main(["report", str(out), "-o", str(tmp_path / "page.html")]) == 0
@@ -365,8 +365,8 @@ def test_no_end_of_a_range_is_said_as_a_bound(tmp_path, scores, capsys):
     for text in (printed, page, str(quantile), repr(quantile), str(share)):
         assert "between 0.0000" not in text
     minutes = rb.ClientScores(AUC, False, high=1440.0)
-    assert "is not bounded by these answers." in rb.score_bound(minutes, "score_quantile:0.99", delta=0.05).statement
-    said = rb.require(minutes, "score_quantile:0.99<=3", delta=0.05).statement
+    assert "is not bounded by these answers." in rb.bound(minutes, "quantile:0.99", delta=0.05).statement
+    said = rb.require(minutes, "quantile:0.99<=3", delta=0.05).statement
     assert re.search(r"unseen client would measure is at least 0\.\d+, and nothing bounds it from above", said)
     same = rb.ClientRisks(WRONG / N, N)
     assert "rises by more than 0.9 is at most" in rb.compare(same, same, require="harmed:0.9<=0.01").gate.statement
@@ -378,6 +378,6 @@ def test_a_page_as_json_says_no_end_of_a_range(tmp_path, scores, capsys):
     assert score(scores, "--higher-is-better", "--quantile", 0.1, "--out", out) == 0
     capsys.readouterr()
     assert main(["report", str(out), "-o", str(tmp_path / "auc.html"), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)["statements"]["score_quantile:0.1"]
+    said = json.loads(capsys.readouterr().out)["statements"]["quantile:0.1"]
     assert "not bounded by these answers" in said
     assert "0.0000" not in said

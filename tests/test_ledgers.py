@@ -172,7 +172,7 @@ def test_columns_of_a_table_are_not_those_of_a_ledger_beside_it(tmp_path, capsys
     path = write_ledger(tmp_path / "target.jsonl", [0.1, 0.3] * 10)
     columns = ["--column", "error", "--client", "site", "--num-examples", "n"]
     assert main(["shift", str(table), str(path), *columns, "--budget", "0.1", "--json"]) == 0
-    recipe = json.loads(capsys.readouterr().out)["certificates"]["target_mean:chi2:0.1"]["recipe"]
+    recipe = json.loads(capsys.readouterr().out)["certificates"]["mean@target:chi2:0.1"]["recipe"]
     assert {*recipe["answers"]["names"]} == {f"s{k}" for k in range(40)}
     assert recipe["arguments"]["target"]["answers"]["names"] == NAMES[:20]
 

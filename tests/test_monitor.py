@@ -104,7 +104,7 @@ def test_a_worst_cdf_is_monitored_at_its_largest_budget_also_if_there_is_one(bud
     found = rb.monitor(made, rb.ClientRisks([0.1] * 20, N))
     (claim,) = found.claims.values()
     threshold = float(claim.plain.removeprefix("share:"))
-    assert claim.name == f"worst_share:{threshold:g}:chi2:0.05"
+    assert claim.name == f"share:{threshold:g}@chi2:0.05"
     assert thresholds is None or threshold == 0.3
     at_one_point = rb.worst_case_cdf(band, divergence="chi2", budget=0.05, thresholds=threshold)
     assert claim.limit == pytest.approx(at_one_point.value, abs=1e-12)
@@ -301,7 +301,7 @@ def test_scores_of_which_more_is_better(tmp_path, capsys):
     path.write_text("site,auc\n" + "".join(f"t{k},{v:.3f}\n" for k, v in enumerate(rng.beta(6, 4, 60))))
     capsys.readouterr()
     assert monitor(made, path, "--column", "auc") == 4
-    assert "score_quantile:0.1 at least 0." in capsys.readouterr().out
+    assert "quantile:0.1 at least 0." in capsys.readouterr().out
     path.write_text("site,loss,auc\n" + "t,0.1,0.9\nu,0.1,0.9\n")  # until it was refused, losses were read as scores
     for command in (["monitor", str(made), str(path)], ["certify", str(path), *asked[:3]]):
         assert main(command) == 2
@@ -438,12 +438,12 @@ def test_bounds_that_contradict_each_other_after_a_change_are_said(tmp_path):
     [
         ("survival", ("share:0.3", False)),
         ("curve", ("share:0.3", False)),
-        ("worst_share", ("worst_share:0.3:kl:0.2", False)),
+        ("worst_share", ("share:0.3@kl:0.2", False)),
         ("observed", ("share:0.3", True)),
         ("harmed", ("harmed:0.05", False)),
-        ("change_quantile", ("change_quantile:0.9", False)),
-        ("worst_change", ("worst_change:chi2:0.1", False)),
-        ("always", ("worst_share:0.3:chi2:0.1", False)),
+        ("change_quantile", ("quantile:0.9", False)),
+        ("worst_change", ("mean@chi2:0.1", False)),
+        ("always", ("share:0.3@chi2:0.1", False)),
     ],
 )
 def test_what_a_certificate_claims(given, expected):
@@ -455,10 +455,10 @@ def test_what_a_certificate_claims(given, expected):
         "curve": lambda: rb.survival(band, thresholds=[0.29, 0.3, 0.4]),
         "worst_share": lambda: rb.worst_case_cdf(band, divergence="kl", budget=[0.1, 0.2], thresholds=[0.25, 0.3, 0.4]),
         "observed": lambda: rb.survival(risks, thresholds=0.3, delta=0.05, local="observed"),
-        "harmed": lambda: rb.change_bound(changes, "harmed:0.05", delta=0.05, sides="two"),
-        "change_quantile": lambda: rb.change_bound(changes, "change_quantile:0.9", delta=0.05),
-        "worst_change": lambda: rb.change_bound(changes, "worst_change:chi2:0.1", delta=0.05),
-        "always": lambda: rb.Sequence("worst_share:0.3:chi2:0.1", delta=0.05),
+        "harmed": lambda: rb.bound(changes, "harmed:0.05", delta=0.05, sides="two"),
+        "change_quantile": lambda: rb.bound(changes, "quantile:0.9", delta=0.05),
+        "worst_change": lambda: rb.bound(changes, "mean@chi2:0.1", delta=0.05),
+        "always": lambda: rb.Sequence("share:0.3@chi2:0.1", delta=0.05),
     }[given]()
     answers = changes if "change" in given or given == "harmed" else risks
     if given == "always":

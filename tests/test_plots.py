@@ -269,7 +269,7 @@ def test_the_next_clients_are_drawn_in_steps_from_the_largest():
 def test_clients_go_from_their_old_risk_to_their_new_one(has_risks):
     old, new = np.array([0.1, 0.3, 0.2, 0.5]), np.array([0.2, 0.1, 0.2, 0.45])
     changes = rb.ClientChanges(old, new, 20)
-    harmed = rb.change_bound(changes, "harmed:0.05", delta=0.1)
+    harmed = rb.bound(changes, "harmed:0.05", delta=0.1)
     figure = changes_figure(
         changes.values, old_risks=old if has_risks else None, certificates=[harmed], title="of old and new"
     )
@@ -286,5 +286,5 @@ def test_clients_go_from_their_old_risk_to_their_new_one(has_risks):
 
 def test_changes_at_trainers_are_drawn_as_an_estimate():
     changes = rb.ClientChanges([0.1, 0.2], [0.1, 0.3], 10, answered_by="trainers")
-    figure = changes_figure(changes.values, certificates=[rb.change_bound(changes, "change", delta=0.1)])
+    figure = changes_figure(changes.values, certificates=[rb.bound(changes, "change", delta=0.1)])
     assert TRAINERS_ANSWERED in figure.axes[0].get_title().replace("\n", " ")

@@ -46,29 +46,29 @@ def test_certificates_are_those_of_the_library_share_delta_and_verify(folder, ca
     printed, document = capsys.readouterr().out, json.loads((folder / "out.json").read_text())
     source, few = NETWORKS["source"], NETWORKS["few"]
     distance = rb.divergence_lower_bound(source, few, divergence="tv", delta=0.05 / 3)
-    mean = rb.target_bound(source, few, "target_mean:tv:0.1", delta=0.05 / 3)
+    mean = rb.bound((source, few), "mean@target:tv:0.1", delta=0.05 / 3)
     found = document["certificates"]
-    assert found["divergence:tv"]["lower"] == distance.lower
-    assert found["divergence:tv"]["value"] is None
-    assert found["target_mean:tv:0.1"]["value"] == pytest.approx(mean.value, abs=0.02)  # in another order: of the names
+    assert found["divergence@target:tv"]["lower"] == distance.lower
+    assert found["divergence@target:tv"]["value"] is None
+    assert found["mean@target:tv:0.1"]["value"] == pytest.approx(mean.value, abs=0.02)  # in another order: of the names
     assert [event["delta"] for event in document["findings"]["events"]] == [0.05 / 3] * 3  # one for both divergences
     assert document["findings"]["delta"] == 0.05
     assert "histogram" not in printed  # of equal networks it may say 0.9, beside a bound of 0
     assert printed.count("nothing bounds a divergence from above") == 1
     p_value = rank_test(source.values, few.values)
-    assert found["divergence:tv"]["details"]["p_value"] == p_value
+    assert found["divergence@target:tv"]["details"]["p_value"] == p_value
     assert printed.count(f"do the networks differ at all? p = {short_delta(p_value)} by an exact test of ranks") == 1
     adds_nothing = mean.value >= float(mean.details["source_alone"])
-    assert ("target_mean:tv:0.1: the clients of the target add nothing" in printed) == adds_nothing
+    assert ("mean@target:tv:0.1: the clients of the target add nothing" in printed) == adds_nothing
     assert "REFUTED" not in printed
     assert contradictions(document, terminal=printed, delta=0.05) == []
     assert main(["verify", "out.json"]) == 0
-    document["certificates"]["divergence:tv"]["lower"] += 0.01
+    document["certificates"]["divergence@target:tv"]["lower"] += 0.01
     (folder / "out.json").write_text(json.dumps(document))
     assert main(["verify", "out.json"]) == 1
 
 
-@pytest.mark.parametrize("asked", [(), ("--budget", 0.1), ("--require", "target_mean:chi2:0.1<=0.2")], ids=str)
+@pytest.mark.parametrize("asked", [(), ("--budget", 0.1), ("--require", "mean@target:chi2:0.1<=0.2")], ids=str)
 def test_a_page_says_what_its_file_says_of_both_networks(folder, capsys, asked):
     assert shift("source.csv", "few.csv", *asked, "--out", "out.json") in (0, 3)
     printed, document = capsys.readouterr().out, json.loads((folder / "out.json").read_text())
@@ -94,7 +94,7 @@ def test_a_page_says_what_its_file_says_of_both_networks(folder, capsys, asked):
 def test_without_a_budget_all_of_delta_is_for_the_distance(folder, capsys):
     assert shift("source.csv", "far.csv", "--json", "--divergence", "chi2", "kl") == 0
     found = json.loads(capsys.readouterr().out)["certificates"]
-    assert found.keys() == {"divergence:chi2", "divergence:kl"}
+    assert found.keys() == {"divergence@target:chi2", "divergence@target:kl"}
     for name, each in found.items():
         expected = rb.divergence_lower_bound(
             NETWORKS["source"], NETWORKS["far"], divergence=name.split(":")[1], delta=0.05
@@ -106,14 +106,14 @@ def test_without_a_budget_all_of_delta_is_for_the_distance(folder, capsys):
 @pytest.mark.parametrize(
     ("target", "required", "verdict", "status"),
     [
-        ("few", "target_mean:chi2:0.1<=0.3", "PASS", 0),
-        ("few", "target_mean:chi2:0.1<=0.02", "FAIL", 1),
-        ("few", "target_mean:chi2:0.1<=0.15", "NOT DECIDED", 3),
-        ("few", "divergence:chi2<=0.1", "NOT DECIDED", 3),
-        ("far", "divergence:chi2<=0.1", "FAIL", 1),
-        ("far", "divergence:chi2>=0.1", "PASS", 0),
-        ("far", "target_mean:chi2:0.1<=0.9", "NOT DECIDED", 3),  # the budget is refuted
-        ("far", "target_mean:chi2:0.1<=0.1", "FAIL", 1),  # by the target's clients alone
+        ("few", "mean@target:chi2:0.1<=0.3", "PASS", 0),
+        ("few", "mean@target:chi2:0.1<=0.02", "FAIL", 1),
+        ("few", "mean@target:chi2:0.1<=0.15", "NOT DECIDED", 3),
+        ("few", "divergence@target:chi2<=0.1", "NOT DECIDED", 3),
+        ("far", "divergence@target:chi2<=0.1", "FAIL", 1),
+        ("far", "divergence@target:chi2>=0.1", "PASS", 0),
+        ("far", "mean@target:chi2:0.1<=0.9", "NOT DECIDED", 3),  # the budget is refuted
+        ("far", "mean@target:chi2:0.1<=0.1", "FAIL", 1),  # by the target's clients alone
     ],
 )
 def test_requirements_decide_the_exit_status_and_are_verified(folder, capsys, target, required, verdict, status):
@@ -138,7 +138,7 @@ def test_a_budget_that_the_answers_contradict_is_an_error_that_names_it(folder, 
     assert "do the networks differ at all? p = " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("asked", [["--require", "target_mean:chi2:0.1<=0.35"], ["--divergence", "tv"]])
+@pytest.mark.parametrize("asked", [["--require", "mean@target:chi2:0.1<=0.35"], ["--divergence", "tv"]])
 @pytest.mark.parametrize("named", [["--client", "site"], []])
 def test_clients_of_the_source_are_no_target(folder, capsys, asked, named):
     """Once PASS, of ten clients who had answered already."""
@@ -156,15 +156,15 @@ def test_clients_of_the_source_are_no_target(folder, capsys, asked, named):
 
 
 @pytest.mark.parametrize(
-    "number", ["target_mean:chi2:0.1", "target_share:0.3:chi2:0.1", "target_quantile:0.9:chi2:0.1"]
+    "number", ["mean@target:chi2:0.1", "share:0.3@target:chi2:0.1", "quantile:0.9@target:chi2:0.1"]
 )
 def test_the_library_looks_at_names_too(number):
     source, target = (
         rb.ClientRisks(LOSSES["few"], 100, names=[f"c{k + shift}" for k in range(10)]) for shift in (0, 9)
     )
     with pytest.raises(ValueError, match=r"got c9 in both \(1 of 10\)"):
-        rb.target_bound(source, target, number, delta=0.1)
-    made = rb.target_bound(source, rb.ClientRisks(**target.to_dict() | {"repeats": "draws"}), number, delta=0.1)
+        rb.bound((source, target), number, delta=0.1)
+    made = rb.bound((source, rb.ClientRisks(**target.to_dict() | {"repeats": "draws"})), number, delta=0.1)
     assert rb.verify(made).ok
 
 
@@ -196,12 +196,12 @@ def test_what_is_wrong_is_said_at_once(folder, capsys):
     assert "few.csv: few.csv" not in capsys.readouterr().err
     assert shift("source.csv") == 2
     assert "give either one TARGET, or earlier networks by --past" in capsys.readouterr().err
-    assert shift("source.csv", "--past", "few.csv", "--require", "divergence:tv<=0.1") == 2
+    assert shift("source.csv", "--past", "few.csv", "--require", "divergence@target:tv<=0.1") == 2
     assert "need a TARGET" in capsys.readouterr().err
 
 
 def test_numbers_of_a_target_are_refused_where_there_is_none(folder, capsys):
-    for required in ("target_mean:chi2:0.1<=0.2", "divergence:chi2<=0.1"):
+    for required in ("mean@target:chi2:0.1<=0.2", "divergence@target:chi2<=0.1"):
         assert main(["certify", "few.csv", "--num-examples", "100", "--require", required]) == 2
         assert "riskband shift SOURCE TARGET" in capsys.readouterr().err
         with pytest.raises(ValueError, match="riskband shift SOURCE TARGET"):
@@ -215,7 +215,9 @@ def test_numbers_of_a_target_are_refused_where_there_is_none(folder, capsys):
 
 def test_unequal_numbers_of_examples_are_compared_by_true_risks():
     other = rb.ClientRisks(LOSSES["far"], 200, binary=True)
-    found = certified_target(NETWORKS["source"], other, divergence=["tv"], delta=0.05).certificates["divergence:tv"]
+    found = certified_target(NETWORKS["source"], other, divergence=["tv"], delta=0.05).certificates[
+        "divergence@target:tv"
+    ]
     assert found.recipe["band"]["local"] == "marginal"
     assert (
         0.0

@@ -109,14 +109,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--num-missing", type=int, metavar="N", help="clients that were asked and did not answer")
     add("--delta", type=float, default=0.05, help="probability that anything certified fails (default: 0.05)")
     numbers = "from above: change (the mean), harmed:0.05 (clients that get worse by more; both are the default), "
-    add("--number", help=f"{numbers}change_quantile:0.9, worst_change:chi2:0.1", **AGAIN, nargs="+", metavar="NAME")
-    local = "of harmed and change_quantile: true changes (marginal, default) or those that clients measure (observed)"
+    add("--number", help=f"{numbers}quantile:0.9, mean@chi2:0.1", **AGAIN, nargs="+", metavar="NAME")
+    local = "of harmed and quantile: true changes (marginal, default) or those that clients measure (observed)"
     add("--local", type=spelled, choices=SINGLE_LOCAL, default="marginal", help=local)
     add("--next", type=int, metavar="N", help="the largest, second largest, ... change that the next N would measure")
     add("--population", type=int, metavar="N", help="the clients were drawn at random from so many")
     add("--divergence", type=spelled, choices=sorted(rb.DIVERGENCES), **AGAIN, nargs="+", help="worst cases within it")
     add("--budget", type=float, nargs="+", metavar="SIZE", help=f"its sizes (default: {' '.join(map(str, _BUDGETS))})")
-    required = "PASS, FAIL or NOT DECIDED: 'change<=0.01' (non-inferiority), 'harmed:0.02<=0.1', 'next:20:0.02<=3'"
+    required = (
+        "PASS, FAIL or NOT DECIDED: 'change<=0.01' (non-inferiority), 'harmed:0.02<=0.1', 'count:0.02@next:20<=3'"
+    )
     add("--require", help=f"{required} (do no harm): exit status 0, 1 or 3", **AGAIN, nargs="+", metavar="NAME<=LIMIT")
     add("--out", help="write the certificates, with all that is needed to verify them", metavar="FILE.json")
     add("--plot", help="draw each client from its old risk to its new one (.png, .svg or .pdf)", metavar="FILE.png")

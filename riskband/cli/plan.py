@@ -70,7 +70,9 @@ def _line(option: Option) -> str:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Tell the parser of the sub-command what it takes."""
     add = parser.add_argument
-    what = "what is to pass: 'share:0.3<=0.1', 'mean<=0.2', 'next:20:0.3<=3', 'change<=0.01', 'harmed:0.02<=0.1', …"
+    what = (
+        "what is to pass: 'share:0.3<=0.1', 'mean<=0.2', 'count:0.3@next:20<=3', 'change<=0.01', 'harmed:0.02<=0.1', …"
+    )
     add("target", metavar="NAME<=LIMIT", help=what)
     add("--shift", help="for every network within it, as in chi2:0.1 (for means and shares)", metavar="NAME:BUDGET")
     source = parser.add_mutually_exclusive_group(required=True)
@@ -87,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sizes = "examples of each client; several make a frontier (default: the median of the pilot)"
     add("--num-examples", help=sizes, type=int, nargs="+", metavar="N")
     add("--num-clients", help="how many clients you have", type=int, metavar="K")
-    finite = "those asked and those of 'next:20:0.3<=3' are drawn from so many; for all of 55 say 'next:all:55:0.3<=5'"
+    finite = "those asked and those of 'count:0.3@next:20<=3' are drawn from so many; of all say 'count:0.3@all:55<=5'"
     add("--population", help=finite, type=int, metavar="N")
     add("--power", help="probability of PASS that is wanted (default: 0.8)", type=float, default=DEFAULT_POWER)
     add("--cost", help="of a client, and of an example", type=float, nargs=2, metavar=("CLIENT", "EXAMPLE"))

@@ -52,10 +52,10 @@ from riskband.worst_cases.wasserstein import wasserstein_cdf, wasserstein_mean
 
 
 class Networks(NamedTuple):
-    """Answers of clients of a source network, and of some of a target network."""
+    """Answers of clients of a source network, and of some of a target network; or a band of each."""
 
-    source: ClientRisks
-    target: ClientRisks
+    source: ClientRisks | Band
+    target: ClientRisks | Band
 
 
 Answers = ClientRisks | ScaledAnswers | Histogram | AdversarialAnswers | Networks
@@ -118,8 +118,9 @@ def bound(
         raise ValueError(
             f"'{asked}' of {_called(source)} takes {known or 'no further terms'}, got {', '.join(unused)}; leave it out"
         )
-    if isinstance(source, Band):
-        band_alone(source, delta=delta)
+    one = source.source if isinstance(source, Networks) else source
+    if isinstance(one, Band):
+        band_alone(one, delta=delta)
     else:
         terms["delta"] = own_delta(delta)
     made = certify(source, asked, sides=sides, **terms)
@@ -295,10 +296,11 @@ def _by_moved_examples(
 
 
 def _of_target(source: Networks, number: Number, *, sides: str, delta: float) -> Certificate:
-    return target_bound(*source, number, delta=delta)
+    source_answers, target = source
+    return target_bound(source_answers, target, number, delta=delta)  # type: ignore[arg-type]  # it refuses bands
 
 
-def _distance(source: Networks, number: Number, *, sides: str, delta: float) -> Certificate:
+def _distance(source: Networks, number: Number, *, sides: str, delta: float | None = None) -> Certificate:
     return divergence_lower_bound(*source, divergence=number.divergence or "", delta=delta)
 
 

@@ -90,10 +90,9 @@ class Number:
         """Read a number; raises ValueError if it is none."""
         if isinstance(text, Number):
             return text
-        try:
-            return _read(text if isinstance(text, str) else "")
-        except ValueError as error:
-            raise ValueError(f"the number {text!r:.80} cannot be read: {error}") from error
+        if not isinstance(text, str):
+            raise ValueError(f"a number must be text, got {text!r:.80}; {_EXAMPLE}")
+        return _read(text)
 
     def __str__(self) -> str:
         """The number as `of` reads it."""
@@ -164,10 +163,10 @@ class Number:
         """Raise ValueError if clients with such numbers have none of it, or its threshold is out of their range."""
         if self.is_change and scale is not CHANGE:
             words = " and ".join(map(repr, WORDS))
-            raise ValueError(f"{words} are numbers of changes, got answers with a {scale.noun}; ask for '{self}'")
+            raise ValueError(f"{words} are numbers of changes, got the {scale.noun} of clients; ask for '{self}'")
         if scale is not RISK and self.is_of_risks:
             some = ", ".join(ON_SCALE)
-            raise ValueError(f"'{self}' is of risks; of a {scale.noun} there are {some}, also @chi2:0.1, and count")
+            raise ValueError(f"'{self}' is of risks; of {scale.noun} there are {some}, also @chi2:0.1, and count")
         if self.family == COUNT:
             check_worse(f"what is counted in '{self}'", self.point, scale)
         elif self.family == "share" and not scale.low <= self.point <= scale.high:
@@ -284,6 +283,16 @@ def check_worse(name: str, threshold: object, scale: Scale) -> None:
 
 @lru_cache(maxsize=4096)
 def _read(text: str) -> Number:
+    try:
+        return _parsed(text)
+    except ValueError as error:
+        said = str(error)  # of a functional it is said already
+        raise ValueError(
+            said if "cannot be read" in said else f"the number {text!r:.80} cannot be read: {said}"
+        ) from error
+
+
+def _parsed(text: str) -> Number:
     before = _as_now(text)
     if before is not None:
         raise ValueError(f"it is written '{before}' now")

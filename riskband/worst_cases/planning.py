@@ -200,7 +200,7 @@ def plan(
     ----------
     target : str or Requirement
         As `require` reads it: "share:0.3<=0.1", "mean<=0.2", "mean@chi2:0.1<=0.2", "count:0.3@next:20<=3", and of
-        changes and scores "change<=0.01", "harmed:0.02<=0.1", "score_quantile:0.1>=0.8".
+        changes and scores "change<=0.01", "harmed:0.02<=0.1", "quantile:0.1>=0.8".
     delta : float
         What `require` will be asked with, in (0, 1).
     shift : str, optional

@@ -269,7 +269,8 @@ def require(
     ----------
     source : answers, a pair of them, or Band
         As for `bound`. Of answers, the numbers that are required share delta equally, each is bounded by itself, and
-        the requirements must be fixed before any answer was seen. Or a band with both sides: all is read off it and holds at once.
+        the requirements must be fixed before any answer was seen. Or a band with both sides: all is read off it and
+        holds at once.
     requirements : str, Requirement or sequence of them
         "NUMBER<=LIMIT" or "NUMBER>=LIMIT", with a number as `bound` reads it: "quantile:0.9<=0.3",
         "mean@chi2:0.1<=0.2", "count:0.3@next:20<=3"; of changes also "change<=0.01" and "harmed:0.02<=0.1".

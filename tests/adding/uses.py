@@ -84,13 +84,13 @@ def the_command(folder: Path) -> None:
         csv.writer(file).writerows([["loss"], *([risk] for risk in RISKS)])
     out, page = folder / "certificate.json", folder / "page.html"
     asked = ["--divergence", "le_cam", "--budget", "0.1", "--measure", "tilted:5"]
-    required = ["--require", "worst_mean:le_cam:0.1<=0.5", "tilted:5<=0.7"]
+    required = ["--require", "mean@le_cam:0.1<=0.5", "tilted:5<=0.7"]
     table = [str(folder / "risks.csv"), "--num-examples", "100"]
     assert main(["certify", *table, *asked, *required, "--out", str(out)]) == 0
     assert main(["verify", str(out)]) == 0
     names = set(json.loads(out.read_text())["certificates"])
-    assert {"worst_mean:le_cam:0.1", "tilted:5"} <= names
-    assert main(["certify", *table, "--require", "worst_mean:le_cam:0.1<=0.05"]) == 1
+    assert {"mean@le_cam:0.1", "tilted:5"} <= names
+    assert main(["certify", *table, "--require", "mean@le_cam:0.1<=0.05"]) == 1
     assert main(["report", str(out), "-o", str(page)]) == 0
     text = re.sub(r"<[^>]*>", "", page.read_text())
     assert "Le Cam divergence" in text
@@ -111,7 +111,7 @@ def a_run(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 def runs(folder: Path) -> None:
-    required = "worst_mean:le_cam:0.1<=0.99,tilted:5<=0.99"
+    required = "mean@le_cam:0.1<=0.99,tilted:5<=0.99"
     report = a_run(folder / "worst", divergences="kl,le_cam", require=required, num_clients=30)
     assert any("Le Cam" in each["quantity"] for each in report["certificates"].values())
     for file in (folder / "worst" / "certificates").glob("*.json"):

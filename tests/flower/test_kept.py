@@ -422,7 +422,7 @@ def test_a_score_is_kept_as_what_it_is_and_bounded_as_what_a_client_measures(tmp
     assert sorted(scores.values.tolist()) == pytest.approx([0.503 + k / 100 for k in range(12)])
     assert (scores.name, scores.higher_is_better, scores.answered_by) == ("auc", True, "trainers")
     assert sorted(scores.names) == sorted(kept.rounds[-1].asked)
-    statement = rb.score_bound(scores, "score_quantile:0.5", delta=0.05).statement
+    statement = rb.bound(scores, "quantile:0.5", delta=0.05).statement
     assert "auc that an unseen client would measure" in statement
     page = tmp_path / "page.html"
     for refused in (
@@ -435,7 +435,7 @@ def test_a_score_is_kept_as_what_it_is_and_bounded_as_what_a_client_measures(tmp
             refused()
         advice = re.findall(r"rb\..*?delta=0.05\)", str(caught.value))
         bound, report = (eval(each, {"rb": rb, "kept": kept}) for each in advice)
-        assert bound == rb.score_bound(scores, "score", delta=0.05)
+        assert bound == rb.bound(scores, "score", delta=0.05)
         assert "he mean auc over unseen clients" in report
     with pytest.raises(ValueError, match="was not kept as a score"):
         kept_by().scores()

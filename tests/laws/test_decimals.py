@@ -114,7 +114,7 @@ def test_a_rise_of_the_threshold_is_none_above_it(tmp_path, capsys):
 def test_a_measured_quantile_is_the_first_number_that_its_share_of_clients_does_not_exceed(size, data):
     level = Fraction(data.draw(st.integers(1, 99)), 100)
     scores = rb.ClientScores(np.arange(size) / size, True, name="AUC")
-    found = ScaledNumber.of(f"score_quantile:{float(level)!r}", {"score_quantile": "quantile"}).measured(scores)
+    found = ScaledNumber.of(f"quantile:{float(level)!r}", {"score_quantile": "quantile"}).measured(scores)
     assert found == float(Fraction(math.ceil(level * size) - 1, size))
 
 
@@ -263,7 +263,7 @@ def test_changes_between_rounded_accuracies_are_bounded_from_both_sides(seed):
     for eta in (0.1, 0.3):
         assert np.all(changes.upper_limits(eta) >= exact.upper_limits(eta) - 1e-12)
         assert np.all(changes.lower_limits(eta) <= exact.lower_limits(eta) + 1e-12)
-    for number in ("change", "harmed:0.02", "change_quantile:0.9"):
+    for number in ("change", "harmed:0.02", "quantile:0.9"):
         for local in ("marginal", "observed"):
             ours, theirs = (
                 change_bound(each, number, delta=DELTA, sides="two", local=local) for each in (changes, exact)

@@ -146,7 +146,7 @@ CALLS = {
         "num_clients": 5, "population": None, "power": 0.5, "cost": (1, 1), "binary": True, "seed": 0,
     },
     "plan, population": {
-        "target": "next:2:0.3<=1", "delta": 0.3, "prior": "beta:0.1:0.05", "num_examples": 20, "population": 12,
+        "target": "count:0.3@next:2<=1", "delta": 0.3, "prior": "beta:0.1:0.05", "num_examples": 20, "population": 12,
         "power": 0.5, "seed": 0,
     },
     "monitor": {"certificates": rb.mean_bound(RISKS, delta=0.1), "answers": RISKS, "alpha": 0.1, "batches": [1, 3]},
@@ -194,7 +194,7 @@ CALLS = {
         "multipliers": [1.0], "method": "betting", "seed": 0, "every_budget": False,
     },
     "wasserstein_published": MOVE | {"cost_bound": 1.0, "worst_means": 0.5},
-    "target_bound": {"source": RISKS, "target": RISKS, "number": "target_mean:chi2:0.1", "delta": 0.1},
+    "target_bound": {"source": RISKS, "target": RISKS, "number": "mean@target:chi2:0.1", "delta": 0.1},
     "weighted_quantile": {"band": BAND, "weight": "linear"},
     "worst_case_cdf": SHIFT | {"band": BAND, "thresholds": 0.5, "method": "sharp"},
     "worst_case_mean": SHIFT | {"source": RISKS, "delta": 0.1, "method": "betting", "seed": 0},

@@ -45,7 +45,9 @@ def test_power_is_that_of_a_closed_form():
 @pytest.mark.parametrize(("shift", "limit"), [pytest.param(None, 4, marks=pytest.mark.slow), ("chi2:0.05", 7)])
 def test_power_for_next_clients_is_a_binomial_sum(shift, limit):
     """At most so many of those that answer may measure more; they are the clients of risk 1."""
-    plan = rb.plan(f"next:10:0.5<={limit}", shift=shift, prior=ZERO_OR_ONE, num_examples=50, delta=0.1, num_clients=12)
+    plan = rb.plan(
+        f"count:0.5@next:10<={limit}", shift=shift, prior=ZERO_OR_ONE, num_examples=50, delta=0.1, num_clients=12
+    )
     within = {} if shift is None else {"divergence": "chi2", "budget": 0.05}
     assert plan.truth == pytest.approx(1.0 if shift is None else 10 * rb.binary_worst_case(0.1, **within))
     for option in {plan.best, *plan.at_hand}:
@@ -54,7 +56,7 @@ def test_power_for_next_clients_is_a_binomial_sum(shift, limit):
         is_sure = [rb.next_clients(each, 10, above=0.5, delta=0.1, **within).value <= limit for each in answers]
         assert option.power == pytest.approx(binom.pmf(counts, size, 0.1) @ is_sure, abs=0.02)
     with pytest.raises(ValueError, match=r"not even 4,096 clients .*; the number is 0.1 on average if"):
-        rb.plan("next:1:0.5<=0", prior=ZERO_OR_ONE, num_examples=50, delta=0.1)
+        rb.plan("count:0.5@next:1<=0", prior=ZERO_OR_ONE, num_examples=50, delta=0.1)
 
 
 @pytest.mark.parametrize("population", [30, pytest.param(55, marks=pytest.mark.slow)])
@@ -62,7 +64,7 @@ def test_power_for_a_whole_federation_is_that_of_a_hypergeometric_test(populatio
     """Of so many clients those above the risk are fewer than would make what was seen too rare."""
     limit, at_hand = population // 5, population // 2
     asked = {"prior": ZERO_OR_ONE, "num_examples": 50, "delta": 0.1, "num_clients": at_hand}
-    plan = rb.plan(f"next:all:{population}:0.5<={limit}", **asked)
+    plan = rb.plan(f"count:0.5@all:{population}<={limit}", **asked)
     assert plan.truth == pytest.approx(0.1 * population)
     assert plan.best.num_clients < population
     for option in {plan.best, *plan.at_hand}:
@@ -72,18 +74,18 @@ def test_power_for_a_whole_federation_is_that_of_a_hypergeometric_test(populatio
         assert option.power == pytest.approx(binom.pmf(counts, size, 0.1) @ is_sure, abs=0.04)
     assert any("drawn from the population at random" in line for line in plan.assumptions)
     with pytest.raises(ValueError, match=f"not even {population - 1} clients"):
-        rb.plan(f"next:all:{population}:0.5<=0", **asked)
+        rb.plan(f"count:0.5@all:{population}<=0", **asked)
 
 
 @pytest.mark.slow
 def test_of_a_federation_those_are_asked_who_do_not_come_next():
     """With 55 clients 45 can be asked for 10 others: for a limit that needs more there is no plan."""
     asked = {"prior": ZERO_OR_ONE, "num_examples": 50, "delta": 0.1}
-    endless = rb.plan("next:10:0.5<=3", **asked)
+    endless = rb.plan("count:0.5@next:10<=3", **asked)
     assert endless.best.num_clients > 45
     with pytest.raises(ValueError, match="not even 45 clients with 50 examples each pass"):
-        rb.plan("next:10:0.5<=3", population=55, **asked)
-    assert rb.plan("next:10:0.5<=3", population=endless.best.num_clients + 30, **asked).best == endless.best
+        rb.plan("count:0.5@next:10<=3", population=55, **asked)
+    assert rb.plan("count:0.5@next:10<=3", population=endless.best.num_clients + 30, **asked).best == endless.best
 
 
 def changes_of_two_kinds(num_worse, num_clients):
@@ -98,9 +100,9 @@ def scores_of_two_kinds(num_bad, num_clients):
 
 OF_TWO_KINDS = {  # a tenth of the clients is bad; so many of K may be, in closed form
     "harmed:0.5<=0.25": (changes_of_two_kinds, lambda count, size: beta.ppf(0.95, count + 1, size - count) <= 0.2),
-    "change_quantile:0.75<=0.5": (changes_of_two_kinds, lambda count, size: binom.cdf(count, size, 0.2) <= 0.05),
-    "score_quantile:0.2>=0.8": (scores_of_two_kinds, lambda count, size: binom.cdf(count, size, 0.2) <= 0.05),
-    "score_share:0.8<=0.2": (scores_of_two_kinds, lambda count, size: beta.ppf(0.95, count + 1, size - count) <= 0.2),
+    "quantile:0.75<=0.5": (changes_of_two_kinds, lambda count, size: binom.cdf(count, size, 0.2) <= 0.05),
+    "quantile:0.2>=0.8": (scores_of_two_kinds, lambda count, size: binom.cdf(count, size, 0.2) <= 0.05),
+    "share:0.8<=0.2": (scores_of_two_kinds, lambda count, size: beta.ppf(0.95, count + 1, size - count) <= 0.2),
 }
 *SLOW, FAST = OF_TWO_KINDS
 
@@ -124,9 +126,9 @@ def test_the_truth_of_a_pilot_is_that_of_its_clients():
     share = 0.1 + np.sqrt(0.1 * 0.1 * 0.9)  # (q - p)² / (p(1 - p)) = 0.1
     for target, pilot, truth in (
         ("change<=0.4", changes_of_two_kinds, 0.1),
-        ("worst_change:chi2:0.1<=0.5", changes_of_two_kinds, share),
-        ("worst_change:tv:0.1<=0.6", changes_of_two_kinds, 0.2),
-        ("score>=0.7", scores_of_two_kinds, 0.86),
+        ("mean@chi2:0.1<=0.5", changes_of_two_kinds, share),
+        ("mean@tv:0.1<=0.6", changes_of_two_kinds, 0.2),
+        ("mean>=0.7", scores_of_two_kinds, 0.86),
     ):
         assert truth_on_scale(pilot(3, 30), Requirement.of(target)) == pytest.approx(truth, abs=1e-6)
 
@@ -155,7 +157,7 @@ def beta_parameters(mean, spread):
     ("target", "with_counts"),
     [
         ("change<=0.02", True),
-        ("change_quantile:0.8<=0.06", True),
+        ("quantile:0.8<=0.06", True),
         ("harmed:0.05<=0.3", True),
         ("harmed:0.1<=0.3", False),
     ],
@@ -190,7 +192,7 @@ def passes(num_failing, num_clients):
     [
         Setting("mean<=0.16", 0.125, 0.066, 20),
         Setting("share:0.3<=0.2", 0.125, 0.066, 50, delta=0.1),
-        Setting("worst_mean:kl:0.1<=0.4", 0.125, 0.066, 50, delta=0.1),
+        Setting("mean@kl:0.1<=0.4", 0.125, 0.066, 50, delta=0.1),
     ],
     ids=lambda setting: setting.target,
 )
@@ -215,7 +217,7 @@ def test_the_same_seed_gives_the_same_plan_and_other_settings_give_what_they_sho
     assert small_plan(power=0.95).best.num_clients > clients
     assert small_plan(delta=0.01).best.num_clients > clients
     assert small_plan(target="mean<=0.2").best.num_clients > clients
-    assert small_plan(target="mean<=0.3", shift="chi2:0.02").requirement.name == "worst_mean:chi2:0.02"
+    assert small_plan(target="mean<=0.3", shift="chi2:0.02").requirement.name == "mean@chi2:0.02"
 
 
 @pytest.mark.slow
@@ -278,15 +280,15 @@ def test_the_truth_of_a_known_law_is_that_of_scipy():
         "mean<=0.5": law.mean(),
         "quantile:0.9<=0.5": law.ppf(0.9),
         "share:0.3<=0.5": share,
-        "worst_share:0.3:chi2:0.1<=0.5": share + np.sqrt(0.1 * share * (1 - share)),  # (q - p)² / (p(1 - p)) = 0.1
-        "worst_share:0.3:tv:0.1<=0.5": share + 0.1,
-        "worst_mean:tv:0<=0.5": law.mean(),
+        "share:0.3@chi2:0.1<=0.5": share + np.sqrt(0.1 * share * (1 - share)),  # (q - p)² / (p(1 - p)) = 0.1
+        "share:0.3@tv:0.1<=0.5": share + 0.1,
+        "mean@tv:0<=0.5": law.mean(),
     }
     for text, truth in truths.items():
         assert Requirement.of(text).number.value(risks) == pytest.approx(truth, abs=1e-3), text
 
 
-OF_PILOT = {"target": "score>=0.8", "prior": None, "pilot": scores_of_two_kinds(3, 30)}
+OF_PILOT = {"target": "mean>=0.8", "prior": None, "pilot": scores_of_two_kinds(3, 30)}
 REFUSED = {
     "the truth fails": ({"target": "mean<=0.1"}, "it is not true of the assumed network, where the number is 0.12"),
     "no source": ({"prior": None}, "either a prior or a pilot, got none"),
@@ -305,7 +307,7 @@ REFUSED = {
     "costs of two sizes": ({"cost": ([1, 2], 3)}, "cost must be two numbers >= 0"),
     "clients": ({"num_clients": 1}, "num_clients must be a whole number >= 2"),
     "equal pilot": ({"prior": None, "pilot": rb.ClientRisks([0.1] * 20, 10)}, "no difference between them beyond"),
-    "a score without a pilot": ({"target": "score>=0.8"}, "score is of scores, and not of risks; plan it with a pilot"),
+    "a score without a pilot": ({"target": "mean>=0.8"}, "score is of scores, and not of risks; plan it with a pilot"),
     "a change of risks": ({"target": "change<=0.1"}, "with prior='change:MEAN:SD:DIFFER'"),
     "a risk of changes": ({"prior": "change:0:0.02:0.1"}, "the number 'mean' cannot be read"),
     "too few numbers": ({"prior": "change:0:0.02"}, "cannot be read; write prior='change:MEAN:SD:DIFFER'"),
@@ -315,17 +317,17 @@ REFUSED = {
     "examples of a pilot": ({**OF_PILOT}, "keep their examples; leave num_examples out"),
     "cost of its examples": ({**OF_PILOT, "num_examples": None, "cost": (1, 1)}, "which is 0 where clients keep those"),
     "a limit of no score": (
-        {**OF_PILOT, "num_examples": None, "target": "score>=80"},
+        {**OF_PILOT, "num_examples": None, "target": "mean>=80"},
         "that is the range of the score",
     ),
-    "an untrue pilot": ({**OF_PILOT, "num_examples": None, "target": "score>=0.9"}, "where the number is 0.86"),
-    "a share of a federation": ({"population": 55, "target": "share:0.3<=0.1"}, "write 'next:all:55:0.3<=5'"),
+    "an untrue pilot": ({**OF_PILOT, "num_examples": None, "target": "mean>=0.9"}, "where the number is 0.86"),
+    "a share of a federation": ({"population": 55, "target": "share:0.3<=0.1"}, "write 'count:0.3@all:55<=5'"),
     "a population for a mean": ({"population": 55}, "population goes with next clients of the network itself"),
     "no one left to ask": (
-        {"population": 21, "target": "next:20:0.3<=3"},
+        {"population": 21, "target": "count:0.3@next:20<=3"},
         "must leave 2 clients to ask beside the next 20",
     ),
-    "more than there are": ({"num_clients": 55, "target": "next:all:55:0.3<=3"}, "num_clients must be at most 54"),
+    "more than there are": ({"num_clients": 55, "target": "count:0.3@all:55<=3"}, "num_clients must be at most 54"),
     "single examples": ({"prior": None, "pilot": rb.ClientRisks([0.0, 1.0], 1)}, "at least 2 examples"),
 }
 
@@ -426,7 +428,7 @@ def tables(tmp_path):
         rows = (f"{name},{value},100" for name, value in zip(names, values, strict=True))
         Path(file).write_text(f"hospital,{column},n\n" + "\n".join(rows))
     of_changes = ["plan", "change<=0.1", "--pilot", *files[:2], "--client", "hospital", "--delta", "0.1"]
-    return of_changes, ["plan", "score_quantile:0.2>=0.8", "--pilot", files[2], "--column", "auc", "--score", "AUC"]
+    return of_changes, ["plan", "quantile:0.2>=0.8", "--pilot", files[2], "--column", "auc", "--score", "AUC"]
 
 
 @pytest.mark.slow

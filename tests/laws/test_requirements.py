@@ -26,11 +26,11 @@ RISKS = rb.ClientRisks(RNG.binomial(100, RNG.beta(3, 21, 80)) / 100, 100)
         ("  Mean >=  .25 ", "mean>=0.25"),
         ("share:.3<=1e-2", "share:0.3<=0.01"),
         ("theil<=2.5", "generalised_entropy:1<=2.5"),
-        ("Worst-Mean:CHI2:0.10<=0.2", "worst_mean:chi2:0.1<=0.2"),
-        ("worst_share:.3:Chi2:0.10<=0.2", "worst_share:0.3:chi2:0.1<=0.2"),
-        ("Next:20:.30 <= 3", "next:20:0.3<=3"),
-        ("next:5:0:KL:.20>=1", "next:5:0:kl:0.2>=1"),
-        ("next:all:55:.30<=5", "next:all:55:0.3<=5"),
+        ("Worst-Mean:CHI2:0.10<=0.2", "mean@chi2:0.1<=0.2"),
+        ("share:.3@Chi2:0.10<=0.2", "share:0.3@chi2:0.1<=0.2"),
+        ("Next:20:.30 <= 3", "count:0.3@next:20<=3"),
+        ("count:0@next:5:KL:.20>=1", "count:0@count:kl@next:5:0.2>=1"),
+        ("count:.30@all:55<=5", "count:0.3@all:55<=5"),
     ],
 )
 def test_requirements_are_read_and_written(text, written):
@@ -55,22 +55,22 @@ def test_requirements_are_read_and_written(text, written):
         ("theil<=inf", "allow some", "inf"),
         ("ginny<=0.1", "but for worst_mean, worst_share and next, must be one of", "'ginny'"),
         ("quantile:2<=0.1", "level must lie in [0, 1]", "2"),
-        ("worst_mean:chi2<=0.1", "worst_mean:chi2:0.1", "'worst_mean:chi2'"),
-        ("worst_mean:chi2:-1<=0.1", "worst_mean:chi2:0.1", "-1"),
-        ("worst_mean:renyi:0.1<=0.1", "divergence must be one of", "'renyi'"),
-        ("worst_share:chi2:0.1<=0.1", "worst_share:0.3:chi2:0.1", "'worst_share:chi2:0.1'"),
-        ("worst_share<=0.1", "worst_share:0.3:chi2:0.1", "'worst_share'"),
-        ("worst_share:30:chi2:0.1<=0.1", "must lie in [0, 1]", "30"),
-        ("next:20<=3", "next:20:0.3", "'next:20'"),
-        ("next:2.5:0.3<=3", "next:20:0.3", "'next:2.5:0.3'"),
-        ("next:0:0.3<=0", "next:20:0.3", "'next:0:0.3'"),
-        ("next:20:1<=3", "must be in [0, 1)", "got 1"),
-        ("next:20:nan<=3", "must be in [0, 1)", "got nan"),
-        ("next:20:0.3<=20", "from 0 to 20 and not all", "<= 20"),
-        ("next:20:0.3:chi2<=3", "next:20:0.3:chi2:0.1", "'next:20:0.3:chi2'"),
-        ("next:all:0.3<=3", "next:all:55:0.3", "'next:all:0.3'"),
-        ("next:all:55:0.3:chi2:0.1<=3", "without a shift", "'next:all:55:0.3:chi2:0.1'"),
-        ("next:all:80:0.3<=3", "population must be above the number of clients asked, 80", "got 80"),
+        ("worst_mean:chi2<=0.1", "mean@chi2:0.1", "'worst_mean:chi2'"),
+        ("mean@chi2:-1<=0.1", "mean@chi2:0.1", "-1"),
+        ("mean@renyi:0.1<=0.1", "divergence must be one of", "'renyi'"),
+        ("worst_share:chi2:0.1<=0.1", "share:0.3@chi2:0.1", "'worst_share:chi2:0.1'"),
+        ("worst_share<=0.1", "share:0.3@chi2:0.1", "'worst_share'"),
+        ("share:30@chi2:0.1<=0.1", "must lie in [0, 1]", "30"),
+        ("next:20<=3", "count:0.3@next:20", "'next:20'"),
+        ("count:0.3@next:2.5<=3", "count:0.3@next:20", "'count:0.3@next:2.5'"),
+        ("count:0.3@next:0<=0", "count:0.3@next:20", "'count:0.3@next:0'"),
+        ("count:1@next:20<=3", "must be in [0, 1)", "got 1"),
+        ("count:nan@next:20<=3", "must be in [0, 1)", "got nan"),
+        ("count:0.3@next:20<=20", "from 0 to 20 and not all", "<= 20"),
+        ("count:0.3@next:20:chi2<=3", "count:0.3@count:chi2@next:20:0.1", "'count:0.3@next:20:chi2'"),
+        ("count:0.3@next:all<=3", "count:0.3@all:55", "'count:0.3@next:all'"),
+        ("count:0.3@all:55:chi2:0.1<=3", "without a shift", "'count:0.3@all:55:chi2:0.1'"),
+        ("count:0.3@all:80<=3", "population must be above the number of clients asked, 80", "got 80"),
     ],
 )
 def test_what_is_no_requirement_is_refused_with_rule_value_and_remedy(text, rule, value):
@@ -115,10 +115,10 @@ def test_verdicts_are_read_off_the_bounds_of_the_library():
     band = rb.band(RISKS, delta=0.1)
     found = rb.require(band, ["quantile:0.8<=0.3", "gini<=0.9"]).verdicts[1]
     assert (found.lower, found.upper) == interval_of(band, "gini")
-    (worst,) = rb.require(RISKS, "worst_mean:kl:0.1<=0.3", delta=0.1).verdicts
+    (worst,) = rb.require(RISKS, "mean@kl:0.1<=0.3", delta=0.1).verdicts
     assert worst.upper == rb.worst_case_mean(RISKS, divergence="kl", budget=0.1, delta=0.05).value
     assert worst.lower == interval_of(RISKS, "mean", delta=0.05).lower
-    (worst,) = rb.require(RISKS, "worst_share:0.3:kl:0.1<=0.6", delta=0.1).verdicts
+    (worst,) = rb.require(RISKS, "share:0.3@kl:0.1<=0.6", delta=0.1).verdicts
     half = rb.band(RISKS, delta=0.05, sides="lower")
     assert worst.upper == rb.worst_case_cdf(half, divergence="kl", budget=0.1, thresholds=0.3).value
     assert worst.lower == interval_of(RISKS, "share:0.3", delta=0.05).lower
@@ -128,7 +128,9 @@ def test_next_clients_are_counted_from_the_answers_themselves(monkeypatch):
     monkeypatch.setattr(LARGEST_TRIED, 0)
     doubtful = rb.ClientRisks(RISKS.values, 100, contamination=1)
     for answers in (doubtful, RISKS):
-        gate = rb.require(answers, ["next:20:0.3<=6", "next:20:0.3<=2", "next:20:0.05<=2"], delta=0.05)
+        gate = rb.require(
+            answers, ["count:0.3@next:20<=6", "count:0.3@next:20<=2", "count:0.05@next:20<=2"], delta=0.05
+        )
         assert [each.verdict for each in gate.verdicts] == ["PASS", "NOT DECIDED", "FAIL"]
         assert all(rb.verify(each).ok for each in gate.certificates.values())
     of_twenty = "the number of clients, of the next 20, that would measure a risk above 0.3 is at most 4."
@@ -136,7 +138,7 @@ def test_next_clients_are_counted_from_the_answers_themselves(monkeypatch):
     noisy = rb.ClientRisks(RISKS.values, 100, binary=True, noise="laplace:5")
     for source, delta in ((rb.band(RISKS, delta=0.05), None), (noisy, 0.05)):
         with pytest.raises(ValueError, match="without noise, and no band"):
-            rb.require(source, "next:20:0.3<=3", delta=delta)
+            rb.require(source, "count:0.3@next:20<=3", delta=delta)
 
 
 def test_all_clients_of_a_federation_are_counted():
@@ -144,12 +146,12 @@ def test_all_clients_of_a_federation_are_counted():
     assert np.sum(RISKS.values > 0.3) == 2
     most = np.arange(101)[hypergeom.cdf(2, 100, np.arange(101), 80) > 0.025].max()
     # Repeated to see how many would decide it, they would be more than the federation has.
-    gate = rb.require(RISKS, [f"next:all:100:0.3<={limit}" for limit in (most, most - 1, 1)], delta=0.05)
+    gate = rb.require(RISKS, [f"count:0.3@all:100<={limit}" for limit in (most, most - 1, 1)], delta=0.05)
     assert [each.verdict for each in gate.verdicts] == ["PASS", "NOT DECIDED", "FAIL"]
     assert (gate.verdicts[0].lower, gate.verdicts[0].upper) == (2, most)
     assert "how many clients would decide it was not estimated" in gate.verdicts[1].statement
     (made,) = gate.certificates.values()
-    assert (made.name, rb.verify(made).ok) == ("next:all:100:0.3", True)
+    assert (made.name, rb.verify(made).ok) == ("count:0.3@all:100", True)
 
 
 @pytest.mark.parametrize("source", ["answers", "band"])
@@ -158,15 +160,15 @@ def test_every_verdict_follows_from_certificates_that_verify(source, monkeypatch
     asked = [
         "mean<=0.3",
         "cvar:0.9<=0.3",
-        "worst_mean:chi2:0.1<=0.4",
+        "mean@chi2:0.1<=0.4",
         "share:0.3<=0.001",
-        "worst_share:0.3:kl:0.1<=0.5",
+        "share:0.3@kl:0.1<=0.5",
     ]
     gate = (
         rb.require(RISKS, asked, delta=0.05) if source == "answers" else rb.require(rb.band(RISKS, delta=0.05), asked)
     )
     assert list(gate.certificates) == [
-        f"require {name}" for name in ("mean", "cvar:0.9", "worst_mean:chi2:0.1", "share:0.3", "worst_share:0.3:kl:0.1")
+        f"require {name}" for name in ("mean", "cvar:0.9", "mean@chi2:0.1", "share:0.3", "share:0.3@kl:0.1")
     ]  # the mean is also what bounds the worst mean from below: one number, one certificate
     for certificate in gate.certificates.values():
         assert rb.verify(rb.Certificate.from_json(certificate.to_json())).ok

@@ -60,7 +60,7 @@ def test_what_certify_writes_fits_with_and_without_verdicts(tmp_path, capsys, mo
         "mean<=0.125",
         "theil<=0.001",
         "quantile_ratio:0.1:0.9<=5",
-        "worst_mean:kl:0.1<=0.6",
+        "mean@kl:0.1<=0.6",
     ]
     usual = [
         "certify",

@@ -12,7 +12,7 @@ from riskband.certificate import CrossingError
 from riskband.worst_cases.always_valid import DIRECT, always_valid
 from riskband.worst_cases.scaled import CHANGES, SCORES
 
-NUMBERS = ("mean", "share:0.3", "quantile:0.8", "cvar:0.5", "worst_mean:chi2:0.1", "worst_mean:kl:0.1")
+NUMBERS = ("mean", "share:0.3", "quantile:0.8", "cvar:0.5", "mean@chi2:0.1", "mean@kl:0.1")
 COUNTS = st.lists(st.integers(0, 20), min_size=4, max_size=60)
 
 
@@ -99,9 +99,9 @@ def test_answers_of_a_class_and_columns_are_the_same():
 @pytest.mark.parametrize(
     ("asked", "problem"),
     [
-        ("next:5:0.3<=2", "next_clients"),
-        ("target_mean:chi2:0.1<=0.2", "riskband shift"),  # once found out only after all had been asked
-        ("divergence:chi2", "riskband shift"),
+        ("count:0.3@next:5<=2", "next_clients"),
+        ("mean@target:chi2:0.1<=0.2", "riskband shift"),  # once found out only after all had been asked
+        ("divergence@target:chi2", "riskband shift"),
         ([], "must be asked for numbers"),
         (["mean", "harmed:0.1"], "of one kind"),  # once found out only with the first answers
         ("mean=0.2", "mean"),
@@ -192,7 +192,7 @@ TRUTHS = {
     "share:0.2": 0.10707,
     "quantile:0.9": 0.21461,
     "cvar:0.5": 0.17711,
-    "worst_mean:chi2:0.1": 0.14592,
+    "mean@chi2:0.1": 0.14592,
 }
 PARAMETERS = {"share": "0.2", "quantile": "0.9", "worst": "chi2:0.1", "tail": "0.5"}
 

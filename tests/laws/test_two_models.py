@@ -15,8 +15,8 @@ from riskband.certificate import Certificate
 from riskband.report.compared import certified_on_scale
 from tests.laws.draws import DELTAS
 
-OF_CHANGES = ["change", "change_quantile:0.8", "change_quantile:0.1", "harmed:0.02", "harmed:-0.1"]
-OF_SCORES = ["score", "score_quantile:0.8", "score_quantile:0.1", "score_share:0.5"]
+OF_CHANGES = ["change", "quantile:0.8", "quantile:0.1", "harmed:0.02", "harmed:-0.1"]
+OF_SCORES = ["score", "quantile:0.8", "quantile:0.1", "share:0.5"]
 WHO = st.sampled_from([{}, {"contamination": 1}, {"num_missing": 2, "missing": "worst"}, {"num_missing": 1}])
 LOCALS = st.sampled_from(["marginal", "observed"])
 
@@ -41,9 +41,9 @@ def scores(draw):
 
 def ends(answers, number, delta=0.1, local="marginal"):
     if isinstance(answers, rb.ClientChanges):
-        made = rb.change_bound(answers, number, delta=delta, sides="two", local=local)
+        made = rb.bound(answers, number, delta=delta, sides="two", local=local)
     else:
-        made = rb.score_bound(answers, number, delta=delta, sides="two")
+        made = rb.bound(answers, number, delta=delta, sides="two")
     return np.array([made.lower, made.value])
 
 
@@ -52,7 +52,7 @@ def test_bounds_on_changes_grow_with_confidence_and_verify(answers, number, delt
     low, high = ends(answers, number, delta, local)
     wider = ends(answers, number, delta / 3, local)
     assert wider[0] <= low <= high <= wider[1]
-    one = rb.change_bound(answers, number, delta=delta / 2, local=local)
+    one = rb.bound(answers, number, delta=delta / 2, local=local)
     assert one.value == high
     assert one.lower is None
     assert rb.verify(json.loads(one.to_json())) == (True, ())
@@ -64,7 +64,7 @@ def test_bounds_on_scores_grow_with_confidence_and_verify(answers, number, delta
     low, high = ends(answers, number, delta)
     wider = ends(answers, number, delta / 3)
     assert wider[0] <= low <= high <= wider[1]
-    one = rb.score_bound(answers, number, delta=delta / 2)
+    one = rb.bound(answers, number, delta=delta / 2)
     if answers.higher_is_better and "share" not in number:
         assert (one.lower, one.value) == (low, 1.0)
     else:
@@ -75,7 +75,7 @@ def test_bounds_on_scores_grow_with_confidence_and_verify(answers, number, delta
 @given(st.data(), DELTAS, LOCALS)
 def test_to_swap_the_models_turns_every_interval_round(data, delta, local):
     answers = data.draw(changes())
-    for number, mirrored in (("change", "change"), ("change_quantile:0.8", "change_quantile:0.2")):
+    for number, mirrored in (("change", "change"), ("quantile:0.8", "quantile:0.2")):
         turned = -ends(answers.mirrored, mirrored, delta, local)[::-1]
         np.testing.assert_allclose(ends(answers, number, delta, local), turned, atol=1e-9)
     assert answers.mirrored.mirrored.to_dict() == answers.to_dict()
@@ -84,10 +84,10 @@ def test_to_swap_the_models_turns_every_interval_round(data, delta, local):
 @given(scores(), DELTAS)
 def test_one_minus_a_score_in_the_other_direction_is_the_same(answers, delta):
     other = rb.ClientScores(1.0 - answers.values, not answers.higher_is_better, **answers.responses.to_dict())
-    pairs = [("score", "score"), ("score_quantile:0.8", "score_quantile:0.2")]
+    pairs = [("score", "score"), ("quantile:0.8", "quantile:0.2")]
     for number, mirrored in pairs:
         np.testing.assert_allclose(ends(answers, number, delta), 1.0 - ends(other, mirrored, delta)[::-1], atol=1e-9)
-    np.testing.assert_array_equal(ends(answers, "score_share:0.5", delta), ends(other, "score_share:0.5", delta))
+    np.testing.assert_array_equal(ends(answers, "share:0.5", delta), ends(other, "share:0.5", delta))
     found, turned = (rb.next_clients(each, 3, delta=delta) for each in (answers, other))
     best = [np.asarray(each.value if each.lower is None else each.lower) for each in (found, turned)]
     np.testing.assert_allclose(best[0], 1.0 - best[1], atol=1e-9)
@@ -100,12 +100,12 @@ def test_another_range_moves_every_bound_as_it_moves_the_scores(answers, into, d
 
     who = answers.responses.to_dict()
     other = rb.ClientScores(moved(answers.values), answers.higher_is_better, low=into[0], high=into[1], **who)
-    for number in ("score", "score_quantile:0.8", "score_quantile:0.1"):
+    for number in ("score", "quantile:0.8", "quantile:0.1"):
         expected = moved(ends(answers, number, delta))
         np.testing.assert_allclose(ends(other, number, delta), expected, atol=1e-9 * (into[1] - into[0]))
 
 
-@given(st.data(), st.sampled_from([*OF_CHANGES, "worst_change:chi2:0.1"]), st.randoms())
+@given(st.data(), st.sampled_from([*OF_CHANGES, "mean@chi2:0.1"]), st.randoms())
 def test_neither_the_order_nor_the_names_of_clients_count(data, number, random):
     answers = data.draw(changes(num_missing=0))
     order = random.sample(range(len(answers)), len(answers))
@@ -116,18 +116,18 @@ def test_neither_the_order_nor_the_names_of_clients_count(data, number, random):
         for key in ("old", "new", "num_examples", "num_worse", "names")
         if key in plain
     }
-    found, again = (rb.change_bound(rb.ClientChanges(**each), number, delta=0.1) for each in (plain, plain | shuffled))
+    found, again = (rb.bound(rb.ClientChanges(**each), number, delta=0.1) for each in (plain, plain | shuffled))
     assert found.value == pytest.approx(again.value, abs=1e-12)
     if "worst" not in number:
-        assert rb.change_bound(answers, number, delta=0.1).value == pytest.approx(found.value, abs=1e-12)
+        assert rb.bound(answers, number, delta=0.1).value == pytest.approx(found.value, abs=1e-12)
 
 
 MANY = np.random.default_rng(0).integers(0, 6, (2, 40))
 CHANGES = rb.ClientChanges.from_counts(*MANY, 100, names=[f"hospital {k}" for k in range(40)])
 MINUTES = rb.ClientScores(MANY.sum(axis=0) * 100.0 + 7.0, False, name="minutes", high=1440.0)
 MADE = {
-    **{number: rb.change_bound(CHANGES, number, delta=0.1) for number in [*OF_CHANGES, "worst_change:kl:0.1"]},
-    **{number: rb.score_bound(MINUTES, number, delta=0.1) for number in [*OF_SCORES, "worst_score:kl:0.1"]},
+    **{number: rb.bound(CHANGES, number, delta=0.1) for number in [*OF_CHANGES, "mean@kl:0.1"]},
+    **{number: rb.bound(MINUTES, number, delta=0.1) for number in [*OF_SCORES, "mean@kl:0.1"]},
     "next": rb.next_clients(CHANGES, 5, delta=0.1),
     "next scores": rb.next_clients(MINUTES.mirrored, 5, delta=0.1, divergence="chi2", budget=[0.0, 0.1]),
     "next of all": rb.next_clients(MINUTES, population=50, delta=0.1, including_seen=True),
@@ -159,7 +159,7 @@ def test_whatever_is_changed_in_a_certificate_is_seen(name):
 
 def test_a_worst_mean_assumes_what_its_bets_do():
     """Their order must say nothing about the changes; until this test no certificate said so."""
-    made = MADE["worst_change:kl:0.1"]
+    made = MADE["mean@kl:0.1"]
     of_unit = rb.worst_case_mean(CHANGES.unit, divergence="kl", budget=0.1, delta=0.1)
     assert made.method == of_unit.method
     assert made.value == pytest.approx(2.0 * of_unit.value - 1.0)
@@ -174,9 +174,9 @@ def test_limits_of_counts_assume_losses_of_0_or_1_and_nothing_else_does():
     assert line in MADE["harmed:0.02"].assumptions
     for made in (
         MADE["change"],
-        MADE["worst_change:kl:0.1"],
-        rb.change_bound(CHANGES, "harmed:0.02", delta=0.1, local="observed"),
-        rb.change_bound(other, "harmed:0.02", delta=0.1),
+        MADE["mean@kl:0.1"],
+        rb.bound(CHANGES, "harmed:0.02", delta=0.1, local="observed"),
+        rb.bound(other, "harmed:0.02", delta=0.1),
     ):
         assert line not in made.assumptions
 
@@ -202,7 +202,7 @@ def test_how_many_of_the_next_measure_worse_is_counted_in_the_unit_of_the_answer
     way = "below" if is_worse is np.less else "above"
     assert found.quantity == f"the number of clients, of the next 8, that would measure the score {way} 0.02"
     assert f"score {way} which clients count 0.02" in " ".join(found.assumptions)
-    assert found.name == "next:8:0.02"
+    assert found.name == "count:0.02@next:8"
 
 
 def test_one_of_the_next_is_a_number_of_clients_and_no_end_of_a_range():
@@ -211,16 +211,16 @@ def test_one_of_the_next_is_a_number_of_clients_and_no_end_of_a_range():
     found = rb.next_clients(aucs, 5, above=0.8, delta=0.1)
     assert (found.lower, found.value) == (0.0, 1.0)
     assert "would measure the AUC below 0.8 lies between 0 and 1." in found.statement
-    page = rb.report_page(rb.compare(CHANGES, require="next:5:0.04<=3"))
+    page = rb.report_page(rb.compare(CHANGES, require="count:0.04@next:5<=3"))
     assert "change of the risk above 0.04 lies between 0 and" in page
 
 
 @pytest.mark.parametrize("delta", [0.6, 0.9, 0.99])
 def test_little_confidence_is_no_error(delta):
     """Of one end only that end was computed, and is compared with no other; until this test both ends crossed."""
-    for number in ("change_quantile:0.5", "change"):
-        found = rb.change_bound(CHANGES, number, delta=delta, local="observed")
-        assert found.value <= rb.change_bound(CHANGES, number, delta=0.1, local="observed").value
+    for number in ("quantile:0.5", "change"):
+        found = rb.bound(CHANGES, number, delta=delta, local="observed")
+        assert found.value <= rb.bound(CHANGES, number, delta=0.1, local="observed").value
 
 
 def test_several_models_share_delta_and_names_match_in_any_order():
@@ -241,16 +241,16 @@ def test_several_models_share_delta_and_names_match_in_any_order():
 def test_what_is_required_of_scores_and_changes_has_the_direction_that_is_written():
     aucs = rb.ClientScores([0.9] * 40, True, name="AUC")
     for text, verdict in (
-        ("score>=0.7", "PASS"),
-        ("score<=0.7", "FAIL"),
-        ("score>=0.905", "NOT DECIDED"),
-        ("score_quantile:0.1>=0.9", "PASS"),
-        ("score_share:0.8<=0.1", "PASS"),
-        ("score_share:0.9<=0.1", "FAIL"),
-        ("worst_score:chi2:0.1>=0.6", "PASS"),
-        ("worst_score:chi2:0.1>=0.99", "FAIL"),
-        ("worst_score:chi2:0.1<=0.95", "PASS"),
-        ("worst_score:chi2:0.1>=0.89", "NOT DECIDED"),
+        ("mean>=0.7", "PASS"),
+        ("mean<=0.7", "FAIL"),
+        ("mean>=0.905", "NOT DECIDED"),
+        ("quantile:0.1>=0.9", "PASS"),
+        ("share:0.8<=0.1", "PASS"),
+        ("share:0.9<=0.1", "FAIL"),
+        ("mean@chi2:0.1>=0.6", "PASS"),
+        ("mean@chi2:0.1>=0.99", "FAIL"),
+        ("mean@chi2:0.1<=0.95", "PASS"),
+        ("mean@chi2:0.1>=0.89", "NOT DECIDED"),
     ):
         assert rb.require(aucs, text, delta=0.05).verdict == verdict, text
     better = rb.ClientChanges([0.5] * 40, [0.4] * 40, 1_000)
@@ -259,18 +259,16 @@ def test_what_is_required_of_scores_and_changes_has_the_direction_that_is_writte
         ("change>=0.2", "FAIL"),
         ("harmed:0.02<=0.2", "PASS"),
         ("harmed:-0.2>=0.5", "PASS"),
-        ("worst_change:chi2:0.1<=-0.09", "NOT DECIDED"),
-        ("worst_change:chi2:0.1>=-0.5", "PASS"),
+        ("mean@chi2:0.1<=-0.09", "NOT DECIDED"),
+        ("mean@chi2:0.1>=-0.5", "PASS"),
     ):
         assert rb.require(better, text, delta=0.05).verdict == verdict, text
-    found = {
-        name: rb.score_bound(aucs, name, delta=0.025, sides="two").lower for name in ("score", "worst_score:chi2:0.1")
-    }
-    assert found["worst_score:chi2:0.1"] < found["score"]
-    between = f"worst_score:chi2:0.1>={np.mean(list(found.values()))}"  # what the mean without a shift would meet
+    found = {name: rb.bound(aucs, name, delta=0.025, sides="two").lower for name in ("score", "mean@chi2:0.1")}
+    assert found["mean@chi2:0.1"] < found["score"]
+    between = f"mean@chi2:0.1>={np.mean(list(found.values()))}"  # what the mean without a shift would meet
     assert rb.require(aucs, between, delta=0.05).verdict == "NOT DECIDED"
     minutes = rb.ClientScores([60.0] * 40, False, name="minutes", high=1440.0)
-    assert rb.require(minutes, "score_quantile:0.9<=60", delta=0.05).verdict == "PASS"
+    assert rb.require(minutes, "quantile:0.9<=60", delta=0.05).verdict == "PASS"
 
 
 def test_answers_that_differ_in_anything_are_not_equal():
@@ -316,7 +314,7 @@ def test_few_are_told_how_many_clients_bound_nine_in_ten_at_the_delta_of_the_mea
 
 def test_estimates_stay_estimates():
     trained = rb.ClientChanges.from_counts(*MANY, 100, answered_by="trainers")
-    assert rb.change_bound(trained, "change", delta=0.1).validity == "estimate"
+    assert rb.bound(trained, "change", delta=0.1).validity == "estimate"
     assert rb.next_clients(trained, 3, delta=0.1).validity == "estimate"
     assert rb.require(trained, "change<=0.9", delta=0.1).verdict == "NOT DECIDED"
 
@@ -378,28 +376,31 @@ REFUSED = {
         "got local='marginal'; leave it out of changes and scores",
     ),
     "a change that none exceeds": (
-        lambda: rb.require(CHANGES, "next:5:1<=3", delta=0.1),
-        r"'next:5:1' must be in \[-1, 1\), got 1.0; no client measures worse than 1",
+        lambda: rb.require(CHANGES, "count:1@next:5<=3", delta=0.1),
+        r"'count:1@next:5' must be in \[-1, 1\), got 1.0; no client measures worse than 1",
     ),
     "an AUC that none is below": (
         lambda: rb.next_clients(rb.ClientScores([0.5] * 9, True), 5, above=0, delta=0.1),
         r"above must be in \(0, 1\], got 0; no client measures worse than 0",
     ),
-    "minutes beyond the day": (lambda: rb.require(MINUTES, "next:5:1500<=3", delta=0.1), r"in \[0, 1440\), got 1500"),
-    "another's number": (lambda: rb.change_bound(CHANGES, "score", delta=0.1), "cannot be read"),
-    "a level of 1": (lambda: rb.change_bound(CHANGES, "change_quantile:1", delta=0.1), "between 0 and 1"),
-    "no threshold": (lambda: rb.change_bound(CHANGES, "harmed:nan", delta=0.1), "finite"),
-    "no delta": (lambda: rb.change_bound(CHANGES, "change", delta=0.0), "delta must be in"),
-    "risks": (lambda: rb.change_bound(AB, "change", delta=0.1), "must be of type ClientChanges"),
+    "minutes beyond the day": (
+        lambda: rb.require(MINUTES, "count:1500@next:5<=3", delta=0.1),
+        r"in \[0, 1440\), got 1500",
+    ),
+    "another's number": (lambda: rb.bound(CHANGES, "score", delta=0.1), "cannot be read"),
+    "a level of 1": (lambda: rb.bound(CHANGES, "quantile:1", delta=0.1), "between 0 and 1"),
+    "no threshold": (lambda: rb.bound(CHANGES, "harmed:nan", delta=0.1), "finite"),
+    "no delta": (lambda: rb.bound(CHANGES, "change", delta=0.0), "delta must be in"),
+    "risks": (lambda: rb.bound(AB, "change", delta=0.1), "must be of type ClientChanges"),
     "changes for risks": (lambda: rb.mean_bound(CHANGES, delta=0.1), "must be of type ClientRisks"),
     "a risk required": (lambda: rb.require(CHANGES, "mean<=0.1", delta=0.1), "write 'change'"),
     "a change required": (lambda: rb.require(MINUTES, "change<=0.1", delta=0.1), "write 'score'"),
     "a limit in percent": (
-        lambda: rb.require(rb.ClientScores([0.5] * 9, False), "score<=70", delta=0.1),
+        lambda: rb.require(rb.ClientScores([0.5] * 9, False), "mean<=70", delta=0.1),
         "some of its values from 0 to 1 and not all, got <= 70; that is the range of the score",
     ),
     "a worst mean in doubt": (
-        lambda: rb.score_bound(rb.ClientScores([0.5] * 9, True, contamination=1), "worst_score:chi2:0.1", delta=0.1),
+        lambda: rb.bound(rb.ClientScores([0.5] * 9, True, contamination=1), "mean@chi2:0.1", delta=0.1),
         "does not know missing or wrong answers; use a mean",
     ),
     "a ball of no size": (

@@ -23,7 +23,7 @@ CERTIFICATES = {
     "lorenz": rb.lorenz_certificate(BAND),
     "group": rb.group_certificate(GROUPS, "largest_gap", "mean"),
     "selection": rb.select({"one": RISKS, "two": RISKS}, objective="mean", delta=0.1).certificate,
-    "target": rb.target_bound(RISKS, FEW, "target_share:0.2:tv:0.1", delta=0.1),
+    "target": rb.bound((RISKS, FEW), "share:0.2@target:tv:0.1", delta=0.1),
     "distance": rb.divergence_lower_bound(RISKS, FEW, divergence="kl", delta=0.1),
     "transport": rb.wasserstein_mean(CURVES, delta=0.1, cost_budget=0.5),
 }

@@ -106,7 +106,7 @@ def test_laws():
     assert bound.delta == pytest.approx(0.6)
     assert bound.validity == "certificate"
     assert "the KL divergence of the target network from the source network is at least 0." in bound.statement
-    assert (bound.name, bound.value, bound.to_dict()["value"]) == ("divergence:kl", np.inf, None)
+    assert (bound.name, bound.value, bound.to_dict()["value"]) == ("divergence@target:kl", np.inf, None)
     assert rb.Certificate.from_json(bound.to_json()) == bound
     assert rb.divergence_lower_bound(source, source, divergence="kl").lower == 0
     sure = rb.band(source.risks, delta=0.01, local="observed")

@@ -93,7 +93,7 @@ def test_the_share_of_harmed_clients_is_false_no_more_often_than_delta_exactly(n
     bounds = []
     for num_above in range(num_clients + 1):  # as many clients that all got worse, and others that all got better
         worse, better = np.repeat([[20, 0], [0, 20]], [num_above, num_clients - num_above], axis=0).T
-        found = rb.change_bound(rb.ClientChanges.from_counts(worse, better, 20), "harmed:0.02", delta=0.05)
+        found = rb.bound(rb.ClientChanges.from_counts(worse, better, 20), "harmed:0.02", delta=0.05)
         bounds.append(float(found.value))
     rates = []
     for n, share in itertools.product((20, 100), (0.05, 0.3, 0.7)):
@@ -112,7 +112,7 @@ def test_a_quantile_of_changes_is_false_no_more_often_than_delta_exactly(num_cli
         for num_below in range(num_clients + 1):
             worse, better = np.repeat([[0, 20], [20, 0]], [num_below, num_clients - num_below], axis=0).T
             changes = rb.ClientChanges.from_counts(worse, better, 20)
-            bounds.append(rb.change_bound(changes, f"change_quantile:{level}", delta=0.05).value)
+            bounds.append(rb.bound(changes, f"quantile:{level}", delta=0.05).value)
         for n, at in itertools.product((20, 100), ((0.02, 0.0), (0.06, 0.03), (0.3, 0.279))):
             below = level + (1.0 - level) * (1.0 - share_above(n, at, at[0] - at[1] - 1e-12))
             chances = binom.pmf(np.arange(num_clients + 1), num_clients, below)
@@ -123,11 +123,11 @@ def test_a_quantile_of_changes_is_false_no_more_often_than_delta_exactly(num_cli
 def test_a_share_counts_the_clients_above_and_not_those_at_the_threshold():
     """Two of 100 worse is 0.02, as it is written; a score at the threshold counts, from either end."""
     changes = rb.ClientChanges.from_counts([2, 3, 2, 0], [0, 0, 0, 1], 100)
-    found = rb.change_bound(changes, "harmed:0.02", delta=0.2, sides="two", local="observed")
+    found = rb.bound(changes, "harmed:0.02", delta=0.2, sides="two", local="observed")
     assert (found.lower, found.value) == pytest.approx(binomtest(1, 4).proportion_ci(0.8, method="exact"))
     for higher, num_beyond in ((True, 3), (False, 2)):
         scores = rb.ClientScores([0.7, 0.6, 0.3, 0.9], higher)
-        found = rb.score_bound(scores, "score_share:0.7", delta=0.2, sides="two")
+        found = rb.bound(scores, "share:0.7", delta=0.2, sides="two")
         assert (found.lower, found.value) == pytest.approx(binomtest(num_beyond, 4).proportion_ci(0.8, method="exact"))
 
 
@@ -136,7 +136,7 @@ def test_no_rounding_moves_a_change_across_a_threshold(size):
     for count in range(1, min(size, 40)):
         changes = rb.ClientChanges.from_counts([count, count], [0, 0], size)
         for number, expected in ((count / size, 0.0), ((count - 0.5) / size, 1.0)):
-            of_none = rb.change_bound(changes, f"harmed:{number!r}", delta=0.5, local="observed").value
+            of_none = rb.bound(changes, f"harmed:{number!r}", delta=0.5, local="observed").value
             assert (of_none == 1.0) == bool(expected), (count, size)
         assert np.all(rb.ClientChanges([0.0] * 2, [count / size] * 2, size).values == count / size)
 
@@ -147,7 +147,7 @@ def test_quantiles_of_scores_are_order_statistics_from_the_bad_end(num_clients):
     values = np.random.default_rng(1).permutation(np.linspace(13.0, 1_300.0, num_clients).round(1))
     for level, higher in itertools.product((0.1, 0.5, 0.9), (True, False)):
         scores = rb.ClientScores(values, higher, name="minutes", low=0.0, high=1440.0)
-        found = rb.score_bound(scores, f"score_quantile:{level}", delta=0.1, sides="two")
+        found = rb.bound(scores, f"quantile:{level}", delta=0.1, sides="two")
         ends = [0.0, *np.sort(values), 1440.0]
         above = next(i for i in range(1, num_clients + 2) if binom.sf(i - 1, num_clients, level) <= 0.05)
         below = (
@@ -163,7 +163,7 @@ def test_bounds_are_what_clients_measured_to_the_last_digit(low, high):
     values = low + (high - low) * np.random.default_rng(2).random(40)
     for higher in (True, False):
         scores = rb.ClientScores(values, higher, low=low, high=high)
-        found = rb.score_bound(scores, "score_quantile:0.5", delta=0.1, sides="two")
+        found = rb.bound(scores, "quantile:0.5", delta=0.1, sides="two")
         following = rb.next_clients(scores, 5, delta=0.1)
         following = np.asarray(following.lower if higher else following.value)
         assert {found.lower, found.value, *following.tolist()} <= {*values.tolist(), low, high}
@@ -172,7 +172,7 @@ def test_bounds_are_what_clients_measured_to_the_last_digit(low, high):
 def test_a_number_is_what_its_certificate_names_to_the_last_digit():
     """A threshold is written with 15 digits: at .30000000000000004 clients at .3, which the words count, were not."""
     scores = rb.ClientScores([0.3] * 20, False)
-    found = rb.score_bound(scores, "score_share:0.30000000000000004", delta=0.05)
-    assert found.name == "score_share:0.3"
+    found = rb.bound(scores, "share:0.30000000000000004", delta=0.05)
+    assert found.name == "share:0.3"
     assert found.value == 1.0
     assert rb.verify(found.to_dict()) == (True, ())

@@ -68,9 +68,9 @@ def test_a_bound_by_rank_alone_is_said_at_its_own_level():
     ("required", "limits"),
     [
         (["mean<=0.3"], [(0.3, None)]),
-        (["worst_mean:chi2:0.1<=0.4"], [(0.4, None)]),
-        (["worst_share:0.3:chi2:0.1<=0.5"], [(0.5, 0.3)]),
-        (["quantile:0.9<=0.5", "next:5:0.3<=4"], []),
+        (["mean@chi2:0.1<=0.4"], [(0.4, None)]),
+        (["share:0.3@chi2:0.1<=0.5"], [(0.5, 0.3)]),
+        (["quantile:0.9<=0.5", "count:0.3@next:5<=4"], []),
     ],
 )
 def test_only_limits_of_the_mean_and_of_shares_are_followed_over_budgets(required, limits):
@@ -80,7 +80,7 @@ def test_only_limits_of_the_mean_and_of_shares_are_followed_over_budgets(require
 
 def test_a_third_shifted_family_is_not_told_to_be_the_mean(monkeypatch):
     """A worst quantile would have a shift, as a worst mean has."""
-    found = certified(rb.ClientRisks(LOSSES, 100), Asked(0.05, require=("worst_mean:chi2:0.1<=0.4",)))
+    found = certified(rb.ClientRisks(LOSSES, 100), Asked(0.05, require=("mean@chi2:0.1<=0.4",)))
     (verdict,) = found.gate.verdicts
     number = verdict.requirement.number
     other = number._replace(name="worst_quantile:0.9:chi2:0.1", plain="quantile:0.9")

@@ -21,10 +21,10 @@ ASKED = {
     "worst means": ("--divergence", "chi2", "--budget", "0.05", "0.2"),
     "two divergences and a target": ("--divergence", "chi2", "kl", "--mean", "--target", "0.26"),
     "the same number twice": ("--mean", "--quantile", "0.9", "--measure", "mean", "--require", "quantile:0.9<=0.4"),
-    "requirements": ("--require", "mean<=0.2", "worst_mean:chi2:0.1<=0.4", "share:0.3<=0.3", "--divergence", "chi2"),
+    "requirements": ("--require", "mean<=0.2", "mean@chi2:0.1<=0.4", "share:0.3<=0.3", "--divergence", "chi2"),
     "a share at stake": (
         "--require",
-        "worst_share:0.3:chi2:0.1<=0.5",
+        "share:0.3@chi2:0.1<=0.5",
         "--divergence",
         "chi2",
         "--target",
@@ -94,10 +94,10 @@ def test_file_terminal_and_page_say_the_same(asked, table, tmp_path, capsys, mon
 ON_SCALE = {
     "a new model": ("compare", ("--require", "change<=0.15", "harmed:0.05<=0.5")),
     "the same without verdicts": ("compare", ()),
-    "a new model under a shift": ("compare", ("--number", "change_quantile:0.9", "--divergence", "chi2")),
+    "a new model under a shift": ("compare", ("--number", "quantile:0.9", "--divergence", "chi2")),
     "the next changes": ("compare", ("--next", "9", "--divergence", "kl", "--budget", "0", "0.1")),
-    "a worst change": ("compare", ("--require", "worst_change:chi2:0.1<=0.5", "change>=-0.5")),
-    "a score": ("--higher-is-better", ("--require", "score>=0.6", "worst_score:chi2:0.1>=0.2")),
+    "a worst change": ("compare", ("--require", "mean@chi2:0.1<=0.5", "change>=-0.5")),
+    "a score": ("--higher-is-better", ("--require", "mean>=0.6", "mean@chi2:0.1>=0.2")),
     "the next scores": ("--higher-is-better", ("--next", "7", "--quantile", "0.5", "--survival", "0.8", "--mean")),
     "a time": ("--lower-is-better", ("--next", "7", "--divergence", "chi2", "--budget", "0", "0.1")),
 }
@@ -290,7 +290,7 @@ def test_a_band_that_is_used_has_its_part_of_delta_and_no_other_is_made(asked, h
 
 
 def test_what_is_true_of_measured_risks_is_said_of_them(table, capsys):
-    asked = ["cvar:0.9<=0.1", "worst_share:0.05:chi2:0.01<=0.99", "share:0.2>=0.9"]
+    asked = ["cvar:0.9<=0.1", "share:0.05@chi2:0.01<=0.99", "share:0.2>=0.9"]
     main(["certify", str(table), "--num-examples", "100", "--local", "observed", "--require", *asked])
     verdicts = [line for line in capsys.readouterr().out.splitlines() if "is required" in line]
     assert len(verdicts) == 3

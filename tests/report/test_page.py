@@ -291,7 +291,7 @@ def test_the_text_of_another_version_is_not_verified_and_last_digits_may_differ(
 def test_every_divergence_has_its_table_and_a_public_page_one():
     band = rb.band(answers_of(60), delta=0.05)
     two = {name: rb.worst_case_mean(band, divergence=name, budget=0.1) for name in ("kl", "tv")}
-    gate = rb.require(band, "worst_share:0.3:chi2:0.1<=0.9")
+    gate = rb.require(band, "share:0.3@chi2:0.1<=0.9")
     found = Read(report_page(two, require=gate))
     tables = [each for each in found.of("table") if "data-steps" in each]
     assert [each["id"] for each in tables] == ["steps", "steps-2", "steps-3"]
@@ -386,7 +386,7 @@ def test_a_stored_certificate_of_every_function_makes_a_page():
 
 def test_a_worst_share_that_is_required_is_what_the_page_is_about():
     answers = answers_of(100)
-    said = Read(report_page(answers, delta=0.05, require="worst_share:0.3:kl:0.1<=0.4"))
+    said = Read(report_page(answers, delta=0.05, require="share:0.3@kl:0.1<=0.4"))
     assert "says how far (KL divergence)" in said.shown
     steps = json.loads(said.of("table")[2]["data-steps"])
     ((_, _, (mean, share)),) = [step for step in steps if step[0] == "0.1"]
@@ -461,7 +461,7 @@ def test_verdicts_of_other_answers_make_no_page():
     assert "PASS" in report_page(worst, require=rb.require(attacked.clean, "mean<=0.6", delta=0.05))
 
 
-@pytest.mark.parametrize("required", [["mean<=0.05"], ["worst_share:0.3:kl:0.1<=0.9", "mean<=0.2"]])
+@pytest.mark.parametrize("required", [["mean<=0.05"], ["share:0.3@kl:0.1<=0.9", "mean<=0.2"]])
 def test_verify_computes_the_verdicts_of_a_page_again_and_its_text(required, tmp_path, capsys):
     page, path = report_page(answers_of(80), delta=0.05, require=required), tmp_path / "report.html"
     verdict = "FAIL" if len(required) == 1 else "PASS"
@@ -517,7 +517,7 @@ def cells(page, row):
 
 def test_what_was_measured_stands_beside_what_is_guaranteed():
     risks = answers_of(300, groups=["city", "country"] * 150)
-    page = report_page(risks, delta=0.05, require=["mean<=0.15", "share:0.2<=0.3", "worst_mean:chi2:0.1<=0.9"])
+    page = report_page(risks, delta=0.05, require=["mean<=0.15", "share:0.2<=0.3", "mean@chi2:0.1<=0.9"])
     worst_first, mean = np.sort(risks.values)[::-1], f"{risks.values.mean():.4f}"
     share = f"{np.mean(risks.values >= 0.2):.4f}"
     assert f"Measured on the clients that answered: {mean}." in Read(page).shown
@@ -525,7 +525,7 @@ def test_what_was_measured_stands_beside_what_is_guaranteed():
     assert cells(page, "Nine in ten")[1] == f"{worst_first[30]:.4f}"
     assert cells(page, "The mean risk of the worst-off tenth")[1] == f"{worst_first[:30].mean():.4f}"
     assert cells(page, "The share of unseen clients")[1] == share
-    assert [cells(page, name)[1] for name in ("mean&lt;=", "share:0.2&lt;=", "worst_mean:chi2:0.1&lt;=")] == [
+    assert [cells(page, name)[1] for name in ("mean&lt;=", "share:0.2&lt;=", "mean@chi2:0.1&lt;=")] == [
         mean,
         share,
         "–",

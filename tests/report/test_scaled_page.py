@@ -131,7 +131,7 @@ def test_bounds_on_other_networks_stand_in_section_3_and_nothing_else_is_made(ki
 
 
 def test_a_page_of_scores_never_says_risk_nor_loss_nor_an_end_of_the_range(tmp_path, capsys):
-    page, path = report_page(SCORES, delta=0.05, require="score>=0.7"), tmp_path / "page.html"
+    page, path = report_page(SCORES, delta=0.05, require="mean>=0.7"), tmp_path / "page.html"
     said = body(page)
     assert "Report on the AUC" in said
     assert "light green" in page
@@ -143,7 +143,7 @@ def test_a_page_of_scores_never_says_risk_nor_loss_nor_an_end_of_the_range(tmp_p
     path.write_text(page, encoding="utf-8")
     assert main(["verify", str(path)]) == 0
     # A number that these few cannot bound is said not to be.
-    first = rb.score_bound(rb.ClientScores(AUC[:5], True, name="AUC"), "score_quantile:0.05", delta=0.05)
+    first = rb.bound(rb.ClientScores(AUC[:5], True, name="AUC"), "quantile:0.05", delta=0.05)
     assert "the 0.05 quantile of the AUC that an unseen client would measure is not bounded by these answers" in body(
         report_page(first)
     )
@@ -180,14 +180,12 @@ def test_what_fits_no_page_is_refused_with_the_remedy(tmp_path, capsys):
     with pytest.raises(ValueError, match="what compare found of one new model"):
         report_page(rb.compare(rb.ClientRisks(WRONG / N, N), {"a": rb.ClientRisks(WRONG / N, N)}))
     with pytest.raises(ValueError, match="of the same answers"):
-        report_page(
-            {"a": rb.change_bound(CHANGES, "change", delta=0.05), "b": rb.score_bound(SCORES, "score", delta=0.05)}
-        )
+        report_page({"a": rb.bound(CHANGES, "change", delta=0.05), "b": rb.bound(SCORES, "score", delta=0.05)})
 
 
 def test_a_score_that_was_changed_makes_no_page(tmp_path, capsys):
     document = {"schema": "riskband.certificates/1", "findings": {}, "certificates": {}}
-    certificate = rb.score_bound(SCORES, "score", delta=0.05).to_dict()
+    certificate = rb.bound(SCORES, "score", delta=0.05).to_dict()
     certificate["recipe"]["answers"]["values"][0] = 0.999999
     file = tmp_path / "score.json"
     file.write_text(json.dumps(document | {"certificates": {"score": certificate}}), encoding="utf-8")

@@ -36,7 +36,7 @@ FINISHED: dict[str, Any] = {
     "num_unseen": 20,
     "training_epochs": 2,
     "dirichlet_concentration": 0.2,
-    "require": "change<=0.05,harmed:0.1<=0.2,change_quantile:0.9<=0.1",
+    "require": "change<=0.05,harmed:0.1<=0.2,quantile:0.9<=0.1",
     "figure_format": "svg",
 }
 NEW, LOCAL = {"seed": 0, "num_epochs": 2, "learning_rate": 0.003}, {"num_epochs": 2, "learning_rate": 0.003}
@@ -216,11 +216,10 @@ def test_who_is_missing_counts_as_worst_where_that_is_asked(tmp_path: Path, defa
         ({"old_model": "/no/such/old.pt"}, "old-model"),
         ({"old_model": "old.pt"}, "old-model"),
         ({"require": "mean<=0.2"}, "require"),
-        ({"require": "next:20:1<=3"}, "require"),
-        ({"require": "score<=0.2"}, "require"),
+        ({"require": "count:1@next:20<=3"}, "require"),
         ({"privacy": "laplace:1"}, "privacy"),
         ({"local": "observed"}, "local"),
-        ({"require": "worst_change:chi2:0.1<=0.05"}, "require"),
+        ({"require": "mean@chi2:0.1<=0.05"}, "require"),
         ({"strategy": "wasserstein"}, "require"),
         ({"strategy": "dispersion"}, "require"),
         ({"strategy": "secure_histogram", "privacy": ""}, "require"),
@@ -270,7 +269,7 @@ def test_of_few_clients_the_change_of_the_next_one_stands_beside(tmp_path: Path,
 
 
 def test_how_many_of_the_next_clients_get_worse_is_required(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
-    report = run(tmp_path, defaults, require="next:5:0.3<=4,change<=0.5")
+    report = run(tmp_path, defaults, require="count:0.3@next:5<=4,change<=0.5")
     stored = rb.Certificate.load(tmp_path / "certificates" / "require_next_5_0.3.json")
     assert stored == rb.next_clients(rb.ClientChanges(**stored.recipe["answers"]), 5, above=0.3, delta=0.025)
     assert report["gate"]["requirements"][0]["upper"] == stored.value

@@ -15,8 +15,8 @@ from server.report.table import show_outcome
 from tests.schemas import problems
 from tests.server.running import run_app, saved_certificates
 
-WORST = "worst_mean:chi2:0.1"
-ASKED = ["mean<=0.95", "worst_mean:chi2:0.1<=0.97", "mean<=0.01", "quantile:0.9<=0.5"]
+WORST = "mean@chi2:0.1"
+ASKED = ["mean<=0.95", "mean@chi2:0.1<=0.97", "mean<=0.01", "quantile:0.9<=0.5"]
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_every_study_decides_or_says_that_it_does_not(tmp_path, defaults, change
     ids=["usual", "doubt", "wasserstein", "dispersion"],
 )
 def test_next_clients_may_be_required_of_every_study_that_sees_answers(tmp_path, defaults, changes):
-    asked = "next:4:0.99<=3,mean<=0.98"
+    asked = "count:0.99@next:4<=3,mean<=0.98"
     report = run_app(tmp_path, defaults, **{"num_unseen": 0} | changes, require=asked)
     stored = rb.Certificate.load(tmp_path / "certificates" / "require_next_4_0.99.json")
     assert rb.verify(stored).ok
@@ -125,7 +125,10 @@ def test_trainers_decide_nothing(tmp_path, defaults):
         ({"require": "mean<=0.2,medain<=0.1"}, "medain"),
         ({"require": "mean<=20"}, "divide a percentage by 100"),
         ({"require": "mean<=0.2", "strategy": "selection"}, "not for selection"),
-        ({"require": "next:5:0.3<=2", "strategy": "secure_histogram"}, "next clients neither for secure_histogram"),
+        (
+            {"require": "count:0.3@next:5<=2", "strategy": "secure_histogram"},
+            "next clients neither for secure_histogram",
+        ),
     ],
 )
 def test_what_cannot_be_required_is_refused_before_a_client_is_asked(defaults, changes, said):
@@ -137,7 +140,7 @@ def test_what_cannot_be_required_is_refused_before_a_client_is_asked(defaults, c
 
 def test_next_clients_are_not_required_of_answers_with_noise(defaults):
     with pytest.raises(ConfigError, match="nor with an evaluator or required next clients"):
-        load_config({**defaults, "require": "mean<=0.2,next:5:0.3<=2", "privacy": "laplace:1"})
+        load_config({**defaults, "require": "mean<=0.2,count:0.3@next:5<=2", "privacy": "laplace:1"})
 
 
 def test_requirements_travel_through_the_run_configuration(defaults):

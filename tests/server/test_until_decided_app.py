@@ -31,7 +31,7 @@ FINISHED: dict[str, Any] = {
     "ask": "until-decided",
     "batch_size": 4,
     "num_clients": 40,
-    "require": "mean<=0.95,worst_mean:chi2:0.1<=0.99",
+    "require": "mean<=0.95,mean@chi2:0.1<=0.99",
 }
 FINISHED_KEYS = {name.replace("_", "-") for name in FINISHED}
 run = partial(run_app, **{**FINISHED, "num_unseen": 0})
@@ -167,7 +167,7 @@ def test_of_two_models_as_few_clients_are_asked(tmp_path: Path, defaults: Mappin
     [
         {"require": ""},
         {"require": "gini<=0.5"},
-        {"require": "next:20:0.3<=4"},
+        {"require": "count:0.3@next:20<=4"},
         {"target": "affine-sigma:0.3"},
         {"local": "observed"},
         {"missing": "worst"},

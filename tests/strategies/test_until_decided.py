@@ -254,7 +254,7 @@ def test_of_a_client_whose_answer_is_held_nobody_says_that_its_budget_is_whole()
     assert ORDER[7] in found.outcome.unasked
 
 
-@pytest.mark.parametrize("requirement", ["next:20:0.3<=4", "nonsense<=0.2"])
+@pytest.mark.parametrize("requirement", ["count:0.3@next:20<=4", "nonsense<=0.2"])
 def test_what_a_sequence_cannot_decide_is_refused_before_anybody_is_asked(requirement):
     network = Network()
     with pytest.raises(ValueError, match="must"):

@@ -118,7 +118,7 @@ def of_changes(number, local):
 
     def bound(risks):
         changes = rb.ClientChanges(1.0 - risks.values, risks.values, risks.num_examples, True)
-        found = rb.change_bound(changes, number, delta=DELTA, sides="two", local=local)
+        found = rb.bound(changes, number, delta=DELTA, sides="two", local=local)
         return -1.0 if found.lower is None else found.lower, found.value
 
     return bound
@@ -127,9 +127,7 @@ def of_changes(number, local):
 def of_scores(number, good, bad):
     def bound(risks):
         values = np.where(risks.values == 1.0, bad, good)
-        found = rb.score_bound(
-            rb.ClientScores(values, good > bad, low=-3.0, high=7.0), number, delta=DELTA, sides="two"
-        )
+        found = rb.bound(rb.ClientScores(values, good > bad, low=-3.0, high=7.0), number, delta=DELTA, sides="two")
         return -3.0 if found.lower is None else found.lower, found.value
 
     return bound

@@ -142,7 +142,7 @@ def is_false(answers, number, truth, *, delta, batches):
 
 
 @pytest.mark.parametrize(
-    ("number", "truth"), [("mean", 0.2), ("share:0.5", 0.2), ("cvar:0.5", 0.4), ("worst_mean:chi2:0.1", 0.3264)]
+    ("number", "truth"), [("mean", 0.2), ("share:0.5", 0.2), ("cvar:0.5", 0.4), ("mean@chi2:0.1", 0.3264)]
 )
 def test_bounds_after_batches_that_come_sorted(number, truth):
     """Of coins, the good ones first; exact sums. Looked at within a batch, they are nearly always false."""

@@ -333,7 +333,7 @@ def test_a_verdict_on_clients_that_were_chosen():
     bad = np.sum(after > 0.5, axis=1)
     wrong = {}
     for who, seen in (("chosen", drawn[:, :10]), ("fresh", rng.random((100, 10)))):
-        found = [rb.require(rb.ClientRisks(x, 10, False), "next:5:0.5<=2", delta=DELTA).verdicts[0] for x in seen]
+        found = [rb.require(rb.ClientRisks(x, 10, False), "count:0.5@next:5<=2", delta=DELTA).verdicts[0] for x in seen]
         wrong[who] = [each.verdict == ("FAIL" if n <= 2 else "PASS") for each, n in zip(found, bad, strict=True)]
     assert is_rejected(wrong["chosen"], DELTA / 2)
     assert not is_rejected(wrong["fresh"], DELTA / 2)

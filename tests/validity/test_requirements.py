@@ -32,8 +32,8 @@ def truths(law):
         "share:0.3": share,
         "quantile:0.8": float(law.risk_quantile(0.8)),
         "cvar:0.9": true_cvar(law, 0.9),
-        "worst_mean:chi2:0.1": true_worst_case_mean(law, "chi2", 0.1),
-        "worst_share:0.3:chi2:0.1": share + float(np.sqrt(0.1 * share * (1.0 - share))),
+        "mean@chi2:0.1": true_worst_case_mean(law, "chi2", 0.1),
+        "share:0.3@chi2:0.1": share + float(np.sqrt(0.1 * share * (1.0 - share))),
     }
 
 
@@ -83,7 +83,7 @@ def test_measured_numbers_in_place_of_bounds_fail_the_same_test():
 
 def test_what_is_far_from_the_limit_is_decided():
     """With 500 clients at delta = 0.05; the truth is 0.125, 0.197 and 0.149."""
-    asked = ["mean<=0.16", "mean<=0.1", "mean>=0.1", "quantile:0.8<=0.05", "worst_mean:chi2:0.1<=0.1"]
+    asked = ["mean<=0.16", "mean<=0.1", "mean>=0.1", "quantile:0.8<=0.05", "mean@chi2:0.1<=0.1"]
     expected = ["PASS", "FAIL", "PASS", "FAIL", "FAIL"]
     for risks in draw_networks(BETA, num_networks=2, num_clients=500, sizes=100, seed=2):
         gate = rb.require(risks, asked, delta=0.05)

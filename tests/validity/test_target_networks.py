@@ -90,7 +90,7 @@ def false_means(num_source, num_target, *, p, budget, low=0.1, high=0.5):
 
         def is_false(source_high, target=target):
             source = two_kinds(source_high, num_source)
-            found = rb.target_bound(source, target, f"target_mean:chi2:{budget}", delta=DELTA)
+            found = rb.bound((source, target), f"mean@target:chi2:{budget}", delta=DELTA)
             return found.value < truth - ROUNDING
 
         least = -1  # the largest number in the source with which it is false falls as that in the target grows
@@ -154,7 +154,7 @@ def test_shares_and_quantiles_of_the_worst_network_fail_no_more_often_than_delta
         for j in range(sizes[1] + 1):
             answers = [two_kinds(count, size, high=0.9) for count, size in zip((k, j), sizes, strict=True)]
             try:
-                is_false = float(rb.target_bound(*answers, name, delta=DELTA).value) < truth - 1e-6
+                is_false = float(rb.bound((*answers, name), delta=DELTA).value) < truth - 1e-6
             except CrossingError:  # the truth is within the budget: one of the ends is false
                 is_false = True
             if is_false:
@@ -172,26 +172,26 @@ def test_few_clients_tighten_shares_and_quantiles_beyond_either_network_alone(nu
     source, few = typical(200), typical(30)
 
     def bound(budget, target=few):
-        return float(rb.target_bound(source, target, f"{number}:chi2:{budget}", delta=0.05).value)
+        return float(rb.bound((source, target), f"{number}:chi2:{budget}", delta=0.05).value)
 
     truth = 0.0492 if "share" in number else law.risk_quantile(np.array(0.9))
     assert truth < bound(0.1) < min(bound(0.1, typical(2)), bound(10.0))  # a far network says nothing of it
     assert bound(0.0) < bound(0.1) < bound(0.3)
-    certificate = rb.target_bound(source, few, f"{number}:chi2:0.1", delta=0.05)
+    certificate = rb.bound((source, few), f"{number}:chi2:0.1", delta=0.05)
     assert certificate.assumptions.count(EQUAL_BY_DESIGN) == 1  # limits are chosen for that number
     unequal = rb.ClientRisks(few.values, np.arange(30) + 100, binary=False)
-    assert RANDOM_SIZES in rb.target_bound(source, unequal, f"{number}:chi2:0.1", delta=0.05).assumptions
+    assert RANDOM_SIZES in rb.bound((source, unequal), f"{number}:chi2:0.1", delta=0.05).assumptions
 
 
 @pytest.mark.parametrize("number", ["mean", "share:0.3", "quantile:0.9"])
 def test_clients_of_a_target_that_is_worse_widen_a_bound_by_no_more_than_a_part_of_delta_does(number):
     values = np.rint(100 * BetaRisks(3.0, 21.0).risk_quantile((np.arange(150) + 0.5) / 150)) / 100
     source, worse = rb.ClientRisks(values, 100), rb.ClientRisks(np.linspace(0.2, 0.35, 8).round(2), 100)
-    found, at_part = (rb.target_bound(source, worse, f"target_{number}:chi2:0.1", delta=d) for d in (0.1, 0.018))
+    found, at_part = (rb.bound((source, worse), f"target_{number}:chi2:0.1", delta=d) for d in (0.1, 0.018))
     assert adds_nothing(found)
     assert float(found.details["source_alone"]) <= found.value <= 1.02 * float(at_part.details["source_alone"])
     alike = rb.ClientRisks(values[::5], 100)
-    assert not adds_nothing(rb.target_bound(source, alike, f"target_{number}:chi2:0.1", delta=0.1))
+    assert not adds_nothing(rb.bound((source, alike), f"target_{number}:chi2:0.1", delta=0.1))
     if number == "mean":
         alone = rb.worst_case_mean(source, divergence="chi2", budget=0.1, delta=0.1).value
         assert float(found.details["source_alone"]) == alone
@@ -223,7 +223,7 @@ def test_bounds_on_the_worst_network_hold(case, num_networks):
             rb.ClientRisks(each.draw(rng, num_clients=size, num_examples=20)[1], 20)
             for each, size in ((law, 40), (worst, 8))
         )
-        bound = rb.target_bound(source, few, f"target_mean:{name}:{budget}", delta=DELTA)
+        bound = rb.bound((source, few), f"mean@target:{name}:{budget}", delta=DELTA)
         found["above"].append(bound.value < truth - ROUNDING)
         found["below"].append(bound.lower > truth + ROUNDING)
     assert rejected(found, DELTA) == {}
@@ -236,7 +236,7 @@ def test_few_clients_tighten_it_and_neither_network_alone_is_sharper_with_its_sh
     alone = rb.worst_case_mean(source, **settings).value
     for num_target, a in ((10, 3.0), (20, 1.0), (5, 9.0)):
         few = rb.ClientRisks(rng.binomial(50, rng.beta(a, 21, num_target)) / 50, 50)
-        both = rb.target_bound(source, few, "target_mean:chi2:0.2", delta=delta)
+        both = rb.bound((source, few), "mean@target:chi2:0.2", delta=delta)
         assert (both.value < alone) == (a < 9.0)
         # The target's own bets, made for 90 % of delta, have to earn ten times as much.
         assert doubt_of_mean(few.values, delta=0.9 * delta)(both.value - 1e-6) < np.log(10.0 / (0.9 * delta))

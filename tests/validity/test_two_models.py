@@ -62,7 +62,7 @@ LAWS = {
 }
 NUMBERS = [
     ("change", "marginal"),
-    *product(("change_quantile:0.8", "change_quantile:0.3", "harmed:0.02", "harmed:-0.05"), ("marginal", "observed")),
+    *product(("quantile:0.8", "quantile:0.3", "harmed:0.02", "harmed:-0.05"), ("marginal", "observed")),
 ]
 
 
@@ -92,7 +92,7 @@ def truths(law):
 def fails(changes, law):
     found = {}
     for (number, local), (low, high) in truths(law).items():
-        made = rb.change_bound(changes, number, delta=DELTA, sides="two", local=local)
+        made = rb.bound(changes, number, delta=DELTA, sides="two", local=local)
         found[number, local, "above"] = made.value < high - 1e-9
         found[number, local, "below"] = made.lower > low + 1e-9
     return found
@@ -130,9 +130,9 @@ def test_changes_of_which_some_are_wrong_and_some_missing():
 ATOMS, MASSES = np.array([0.2, 0.5, 0.61, 0.62, 0.9]), np.array([0.05, 0.15, 0.3, 0.3, 0.2])
 SCORES = {
     "score": (float(ATOMS @ MASSES),) * 2,
-    "score_quantile:0.2": (0.5, 0.61),  # a fifth is at .5 or below: all numbers between are quantiles
-    "score_quantile:0.9": (0.9, 0.9),
-    **{f"score_share:{at}": {True: (below, below), False: (above, above)} for at, below, above in ((0.61, 0.5, 0.8),)},
+    "quantile:0.2": (0.5, 0.61),  # a fifth is at .5 or below: all numbers between are quantiles
+    "quantile:0.9": (0.9, 0.9),
+    **{f"share:{at}": {True: (below, below), False: (above, above)} for at, below, above in ((0.61, 0.5, 0.8),)},
 }
 
 
@@ -144,7 +144,7 @@ def test_scores(num_clients, higher, num_networks):
         scores, found = rb.ClientScores(values, higher), {}
         for number, known in SCORES.items():
             low, high = known[higher] if isinstance(known, dict) else known
-            made = rb.score_bound(scores, number, delta=DELTA, sides="two")
+            made = rb.bound(scores, number, delta=DELTA, sides="two")
             found[number] = made.value < high - 1e-9, made.lower > low + 1e-9
         return {(number, end): each[end] for number, each in found.items() for end in (0, 1)}
 
@@ -209,7 +209,7 @@ def test_the_old_model_as_it_was_measured_is_not_its_mean():
         mixed.append(above - old.values.mean() < 0.0)
         (_, above), (below, _) = (interval_of(each, "mean", delta=0.05) for each in (new, old))
         unpaired.append(above - below < 0.0)
-        paired.append(rb.change_bound(rb.ClientChanges.between(old, new), "change", delta=0.05).value < 0.0)
+        paired.append(rb.bound(rb.ClientChanges.between(old, new), "change", delta=0.05).value < 0.0)
     assert is_rejected(mixed, 0.05)
     assert np.mean(mixed) > 0.25
     assert not is_rejected(unpaired, 0.05)
@@ -254,7 +254,7 @@ def test_limits_at_eta_without_its_price():
     for _ in range(60):
         worse = rng.binomial(1_000, np.where(rng.random(100) < 0.9, 0.0205, 0.0))
         changes = rb.ClientChanges.from_counts(worse, np.zeros(100), 1_000)
-        found = rb.change_bound(changes, "harmed:0.02", delta=DELTA).value
+        found = rb.bound(changes, "harmed:0.02", delta=DELTA).value
         divided.append(found < 0.9)
         forgotten.append(0.8 * found < 0.9)
     assert is_rejected(forgotten, DELTA)
