@@ -145,6 +145,11 @@ class Number:
         return self.where in FINITE
 
     @property
+    def has_both_ends(self) -> bool:
+        """Whether it can be bounded from its good end, too: no worst case can."""
+        return self.where in (UNSEEN, TARGET) or self.is_count
+
+    @property
     def is_of_risks(self) -> bool:
         """Whether neither changes nor scores have it."""
         return self.where in (COST, TARGET) or self.family not in (*ON_SCALE, COUNT, LARGEST)

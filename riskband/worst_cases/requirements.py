@@ -360,7 +360,8 @@ def certificates_of(
         terms = {"population": population} if number.where == NEXT else {} if number.is_finite else {"local": local}
         with suppress(UnboundedError):
             known = {name: term for name, term in terms.items() if term is not None}
-            found[str(number)] = bound(source, number, delta=delta, sides="two", **known)
+            sides = "two" if number.has_both_ends else "worse"
+            found[str(number)] = bound(source, number, delta=delta, sides=sides, **known)
     return found
 
 
