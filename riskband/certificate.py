@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence, Sized
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
@@ -229,6 +230,12 @@ class Certificate(Drawn):
     def family(self) -> str:
         """The functional that is bounded, without its parameters and its population."""
         return self.kind.partition("@")[0]
+
+    @property
+    def point(self) -> float:
+        """Level of a quantile, or threshold of a share; NaN of all else, and of curves over it."""
+        _, _, point = self.name.partition("@")[0].partition(":")
+        return float(point) if point and self.family in ("quantile", "share") else math.nan
 
     @property
     def shift(self) -> tuple[str, list[float]] | None:

@@ -212,7 +212,7 @@ class Findings:
         without = self.named("mean" if threshold is None else f"share:{exactly(threshold)}")
         found = {} if without is None else {0.0: float(np.asarray(without.value).item())}
         for each in self._worst_cases(divergence, threshold):
-            points = each.axes.get("threshold", [] if threshold is None else [Number.of(each.name).point])
+            points = each.axes.get("threshold", [each.point])
             at = 0 if threshold is None else np.searchsorted(points, threshold, side="right") - 1
             budgets = [] if each.shift is None else each.shift[1]
             bounds = np.asarray(each.value).reshape(len(budgets), -1)[:, at].tolist() if at >= 0 else []

@@ -89,12 +89,9 @@ class Claim(NamedTuple):
         if kind == "share":
             # What holds at a threshold holds at a larger one, with fewer digits.
             points = np.array([float(rounded_up_strictly(each)) for each in axes.get("threshold", np.array([]))])
-            points = (points if points.size else np.array([float(certificate.name.partition("@")[0].split(":")[1])]))[
-                places
-            ]
+            points = (points if points.size else np.array([certificate.point]))[places]
         if kind == "quantile":
-            level = float(certificate.name.partition("@")[0].split(":")[1])
-            most, points = np.array([level if is_low else 1.0 - level]), bounds
+            most, points = np.array([certificate.point if is_low else 1.0 - certificate.point]), bounds
         middle = places[places.size // 2]
         at = f":{exactly(points[places.size // 2])}" if kind == "share" else ""
         name = f"{kind}{at}{where}" if axes else certificate.name
