@@ -215,7 +215,7 @@ class Certificate(Drawn):
             places = ["next", *_points_of(given, ("num_next",))]
         elif "cost_budget" in given:
             places = ["cost", *_points_of(given, ("cost_budget",))]
-        elif "target" in given:
+        elif isinstance(given.get("target"), Mapping):  # of a selection it is a number
             places = ["target"]
         return ":".join([*places, *_points_of(given, ("divergence", "budget"))])
 
