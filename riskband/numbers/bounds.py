@@ -43,7 +43,7 @@ from riskband.numbers.number import (
 )
 from riskband.wording import CHOSEN_BEFORE, chosen_before
 from riskband.worst_cases.divergence_bounds import divergence_lower_bound
-from riskband.worst_cases.divergences import binary_worst_case, robust_mean
+from riskband.worst_cases.divergences import binary_worst_case, robust_tail_mean
 from riskband.worst_cases.next_clients import next_clients
 from riskband.worst_cases.reweighting import within, worst_case_cdf, worst_case_mean
 from riskband.worst_cases.scaled import SIDES, bound_on_scale
@@ -121,15 +121,19 @@ def bound(
         raise ValueError(
             f"'{asked}' of {_called(source)} takes {known or 'no further terms'}, got {', '.join(unused)}; leave it out"
         )
-    one = source.source if isinstance(source, Networks) else source
-    if isinstance(one, Band):
-        band_alone(one, delta=delta)
-    else:
+    if isinstance(source, Band):
+        band_alone(source, delta=delta)
+    elif not (isinstance(source, Networks) and isinstance(source.source, Band)):
         terms["delta"] = own_delta(delta)
+    elif delta is not None:
+        terms["delta"] = delta  # of ranks, beside that of the bands
     made = certify(source, asked, sides=sides, **terms)
+    own = made.recipe["arguments"]
+    if made.recipe["band"]:  # of which it is made again: it has delta and local, but for the delta of ranks
+        terms = {"delta": own["delta"]} if own.get("delta") else {}
     given = {"number": str(asked), "sides": sides, **terms}
     if isinstance(source, Networks):
-        given["target"] = source.target.provenance()
+        given["target"] = own.get("target", source.target.provenance())
     return replace(made, recipe={**made.recipe, "function": "bound", "arguments": given})
 
 
@@ -221,13 +225,10 @@ def _shifted_share_of_band(source: Band, number: Number, *, sides: str) -> Certi
 
 
 def _shifted_tail(source: Any, number: Number, *, sides: str, delta: float | None = None) -> Certificate:
-    """A tail mean is the least over t of t + E (R - t)_+ / (1 - level): each t bounds it, at the largest member."""
     band = _band_of(source, delta)
     plain, atoms = cvar(band, number.point), band.distribution_for_means
-    excesses = np.maximum(atoms.risks - atoms.risks[:, None], 0.0)
-    worst = [robust_mean(excess, atoms.weights, **_ball(number))[0] for excess in excesses]
-    value = np.min(atoms.risks + np.array(worst) / (1.0 - number.point))
-    return _moved(plain, number, min(float(value), 1.0))
+    value = robust_tail_mean(atoms.risks, atoms.weights, level=number.point, **_ball(number))
+    return _moved(plain, number, min(value, 1.0))
 
 
 def _shifted_share(source: Any, number: Number, *, sides: str, **terms: Any) -> Certificate:
@@ -298,9 +299,9 @@ def _by_moved_examples(
     return wasserstein_cdf(source, thresholds=number.point, **cost)
 
 
-def _of_target(source: Networks, number: Number, *, sides: str, delta: float) -> Certificate:
+def _of_target(source: Networks, number: Number, *, sides: str, delta: float | None = None) -> Certificate:
     source_answers, target = source
-    return target_bound(source_answers, target, number, delta=delta)  # type: ignore[arg-type]  # it refuses bands
+    return target_bound(source_answers, target, number, delta=own_delta(delta))  # type: ignore[arg-type]  # it refuses bands
 
 
 def _distance(source: Networks, number: Number, *, sides: str, delta: float | None = None) -> Certificate:
