@@ -443,11 +443,11 @@ def sizes_in_words(risks: ClientRisks) -> str:
 
 def is_budget_refuted(certificate: Certificate, certificates: Mapping[str, Certificate]) -> bool:
     """Whether a bound on a target network assumes a budget below what is certified of its divergence beside it."""
-    number = Number.of(certificate.name)
-    if number.where != TARGET or number.budget is None:
+    divergence, budgets = certificate.shift or ("", [])
+    if not certificate.kind.endswith(f"@{TARGET}"):
         return False
-    distance = certificates.get(str(Number(DIVERGENCE, where=TARGET, divergence=number.divergence)))
-    return distance is not None and distance.lower is not None and bool(number.budget < distance.lower)
+    distance = certificates.get(str(Number(DIVERGENCE, where=TARGET, divergence=divergence)))
+    return distance is not None and distance.lower is not None and any(size < distance.lower for size in budgets)
 
 
 def _growing(certificates: Sequence[Certificate]) -> ClientRisks | None:
