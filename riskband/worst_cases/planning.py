@@ -7,7 +7,7 @@ given to the gate that will judge the real answers, and how often it says PASS i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +16,7 @@ from scipy.special import bdtr, betaincinv, ndtri
 
 from riskband import checks
 from riskband.answers.risks import ClientRisks
-from riskband.answers.scaled import ClientChanges, ScaledAnswers
+from riskband.answers.scaled import CHANGE, RISK, ClientChanges, ScaledAnswers
 from riskband.checks import FloatArray, IntArray, check_count, check_delta, check_flag, check_kind, check_number
 from riskband.functionals.distributions import RiskDistribution
 from riskband.numbers.number import ALL, NEXT, OTHERS, UNSEEN, Number
@@ -289,6 +289,7 @@ def checks_of(target: str, asked: Mapping[str, Any]) -> list[Callable[[], object
         partial(check_delta, delta),
         lambda: _most_clients(_with_shift(Requirement.of(target), asked["shift"]), asked["population"]),
         lambda: prior is None or _Assumed.of(prior, None, asked["binary"], 0),
+        lambda: prior is None or Requirement.of(target).check(CHANGE if _is_of_changes(prior) else RISK),
         lambda: (prior is None and sizes is None) or _checked_sizes(sizes, None),
         lambda: here is None or check_count("num_clients", here, minimum=_FEWEST, remedy=_HERE),
         partial(_checked_power, asked["power"], delta if 0.0 < delta < 1.0 else 0.0),
@@ -307,7 +308,7 @@ def _with_shift(requirement: Requirement, shift: str | None) -> Requirement:
             f"'mean@{shift}<=0.2'"
         )
     where = f"{number}:{shift}" if number.where == NEXT else f"{number}@{shift}"
-    return Requirement(Number.of(where), "<=", requirement.limit)
+    return Requirement(replace(Number.of(where), is_change=number.is_change), "<=", requirement.limit)
 
 
 def _most_clients(requirement: Requirement, population: int | None) -> int:
@@ -400,14 +401,13 @@ class _Assumed(NamedTuple):
                 f"a plan needs either a prior or a pilot, got {'none' if prior is None else 'both'}; {_PRIOR}"
             )
         fresh = "the clients that will answer are fresh, drawn like these, and those of a pilot are not counted again"
-        of_changes = prior if isinstance(prior, str) and prior.lower().startswith("change:") else None
-        if binary is not None and (of_changes or isinstance(pilot, ScaledAnswers)):
+        if binary is not None and (_is_of_changes(prior) or isinstance(pilot, ScaledAnswers)):
             raise ValueError("binary is about risks; of changes the prior or the pilot says it, so leave it out")
         if isinstance(pilot, ScaledAnswers):
             return cls(partial(truth_on_scale, pilot), lambda _: _Answers.like(pilot), (*_drawn_again(pilot), fresh))
         same = "every client has the same number of examples"
-        if of_changes:
-            true, drawn, lines = _prior_of_changes(of_changes, seed)
+        if isinstance(prior, str) and _is_of_changes(prior):
+            true, drawn, lines = _prior_of_changes(prior, seed)
             return cls(partial(truth_on_scale, true), lambda size: _Answers.like(drawn(size)), (*lines, same, fresh))
         if pilot is not None:
             remedy = "make it of the earlier answers: ClientRisks(losses, num_examples)"
@@ -416,7 +416,12 @@ class _Assumed(NamedTuple):
         risks, lines = _prior_distribution(prior) if pilot is None else pilot_distribution(pilot)
         kind = "the loss is 0-1" if is_binary else "losses are 0 or 1, the noisiest kind, but the gate does not know it"
         answers = partial(_Answers.of_risks, risks, is_binary)
-        return cls(lambda asked: asked.number.value(risks), answers, (*lines, same, kind, fresh))
+        return cls(partial(_truth_of_risks, risks), answers, (*lines, same, kind, fresh))
+
+
+def _truth_of_risks(risks: RiskDistribution, requirement: Requirement) -> float:
+    requirement.check(RISK)
+    return requirement.number.value(risks)
 
 
 def truth_on_scale(answers: ScaledAnswers, requirement: Requirement) -> float:
@@ -430,6 +435,10 @@ def truth_on_scale(answers: ScaledAnswers, requirement: Requirement) -> float:
             f"a plan of '{number}' needs risks; of changes and scores plan the worst mean, 'mean@chi2:0.1'"
         )
     return float(answers.scale.from_unit(np.asarray(number.value(RiskDistribution.of_values(answers.unit.values)))))
+
+
+def _is_of_changes(prior: object) -> bool:
+    return isinstance(prior, str) and prior.lower().startswith("change:")
 
 
 def _drawn_again(pilot: ScaledAnswers) -> tuple[str, ...]:
