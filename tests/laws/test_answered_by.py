@@ -32,13 +32,13 @@ NAMES = [  # of what `certificates` makes; it is made on use, not while tests ar
     "weighted_quantile",
     "worst_case_mean",
     "worst_case_mean as published",
-    "target_bound",
+    "bound of two networks",
     "divergence_lower_bound",
     "worst_case_cdf",
     "next_clients",
     "always_valid",
-    "change_bound",
-    "score_bound",
+    "bound of changes",
+    "bound of scores",
     "dispersion_certificate",
     "lorenz_certificate",
     "quantile_certificate",
@@ -81,13 +81,13 @@ def certificates(**known):
         "weighted_quantile": rb.weighted_quantile(band, LINEAR),
         "worst_case_mean": rb.worst_case_mean(band, **ball),
         "worst_case_mean as published": rb.worst_case_mean(band, **ball, method="published"),
-        "target_bound": rb.bound((risks, few), "quantile:0.5@target:chi2:0.1", delta=0.1),
+        "bound of two networks": rb.bound((risks, few), "quantile:0.5@target:chi2:0.1", delta=0.1),
         "divergence_lower_bound": rb.divergence_lower_bound(risks, few, divergence="chi2", delta=0.1),
         "worst_case_cdf": rb.worst_case_cdf(band, **ball, thresholds=0.2),
         "next_clients": rb.next_clients(risks, 3, delta=0.1, **ball),
         "always_valid": always_valid(risks, "quantile:0.5", delta=0.1),
-        "change_bound": rb.bound(rb.ClientChanges(VALUES, VALUES, 10, **known), "change", delta=0.1),
-        "score_bound": rb.bound(rb.ClientScores(VALUES, True, **known), "score", delta=0.1),
+        "bound of changes": rb.bound(rb.ClientChanges(VALUES, VALUES, 10, **known), "mean", delta=0.1),
+        "bound of scores": rb.bound(rb.ClientScores(VALUES, True, **known), "mean", delta=0.1),
         "dispersion_certificate": rb.dispersion_certificate(band, "gini"),
         "lorenz_certificate": rb.lorenz_certificate(band),
         "quantile_certificate": rb.quantile_certificate(band, level=[0.5]),
@@ -125,7 +125,7 @@ def test_no_function_is_left_out():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_certificate_assumes_that_the_clients_had_no_part_in_the_model(name):
-    expected = {"select": FRESH_FOR_CANDIDATES, "change_bound": FRESH_FOR_BOTH}.get(name, FRESH_CLIENTS)
+    expected = {"select": FRESH_FOR_CANDIDATES, "bound of changes": FRESH_FOR_BOTH}.get(name, FRESH_CLIENTS)
     assert of_fresh_clients()[name].assumptions.count(expected) == 1
     assert TRAINERS_ANSWERED not in of_fresh_clients()[name].assumptions
     assert "answered_by" not in json.dumps(of_fresh_clients()[name].recipe)  # stored as before

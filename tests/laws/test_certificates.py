@@ -72,7 +72,7 @@ def test_bounds_that_cross_are_an_error_that_says_which_budget_is_false(divergen
     source = rb.ClientRisks((np.arange(40) % 10) / 50, 100)
     far = rb.ClientRisks(0.9 + np.arange(20) / 200, 200)
     with pytest.raises(CrossingError, match=r"must not cross, .* within the stated budget .*Do without what is false"):
-        rb.bound((source, far), f"target_{number}:{divergence}:0.01", delta=0.05)
+        rb.bound((source, far), f"{number}@target:{divergence}:0.01", delta=0.05)
     assert rb.divergence_lower_bound(source, far, divergence=divergence, delta=0.05).lower > 0.01
 
 
@@ -89,9 +89,8 @@ def test_rounding_is_no_crossing_and_a_stored_crossing_is_refused():
 def test_no_always_valid_bound_excludes_the_mean_of_what_it_has_measured(number, sides):
     values = np.sort(np.random.default_rng(0).beta(0.4, 2.0, 400)).round(2)
     for risks in (rb.ClientRisks(values, 100), rb.ClientScores(1.0 - values, True), rb.ClientScores(values, False)):
-        name = number if isinstance(risks, rb.ClientRisks) else number.replace("mean", "score")
         with pytest.raises(CrossingError, match="says nothing about their answers"):
-            always_valid(risks, name, delta=0.05, sides=sides)
+            always_valid(risks, number, delta=0.05, sides=sides)
 
 
 def test_no_order_of_bets_excludes_the_mean_of_what_was_measured():
@@ -357,7 +356,7 @@ def test_a_lower_end_that_is_exactly_zero_is_an_end_wherever_it_is_read():
 
 def test_of_two_bounds_on_a_score_the_larger_lower_end_is_kept_also_if_it_is_zero():
     scores = rb.ClientScores(np.linspace(0.2, 0.8, 30), higher_is_better=True, low=-1.0, high=1.0)
-    made = rb.bound(scores, "score", delta=0.05, sides="two")
+    made = rb.bound(scores, "mean", delta=0.05, sides="two")
     pair = {"zero": dataclasses.replace(made, lower=0.0), "below": dataclasses.replace(made, lower=-0.4)}
     for order in (pair, dict(reversed(pair.items()))):
         assert list(findings(order).certificates) == ["zero"]

@@ -23,7 +23,7 @@ from riskband.cli import main
 from riskband.duals import exponential_duals, pole_duals, square_duals, tail_duals
 from riskband.functionals.functional import interval_of
 from riskband.groups.comparisons import gap_ends, largest_gap_ends
-from riskband.worst_cases.scaled import ScaledNumber, change_bound
+from riskband.numbers.number import Number
 
 DELTA, SIZE = 0.05, 12
 DECIMALS = st.integers(1, 4).flatmap(
@@ -91,8 +91,8 @@ def test_changes_are_compared_in_the_decimals_that_were_given(drawn, shift):
     changes = rb.ClientChanges(first, second, 9, False)
     harmed = [(b - a) * unit > threshold * unit for a, b in zip(old, new, strict=True)]
     number = f"harmed:{float(threshold * unit)!r}"
-    assert ScaledNumber.of(number, {"harmed": "share"}).measured(changes) == sum(harmed) / len(harmed)
-    made = change_bound(changes, number, delta=DELTA, sides="two", local="observed")
+    assert Number.of(number).measured(changes) == sum(harmed) / len(harmed)
+    made = rb.bound(changes, number, delta=DELTA, sides="two", local="observed")
     assert made.value == pytest.approx(upper_share(sum(harmed), len(harmed), DELTA / 2), rel=1e-9)
     assert made.lower == pytest.approx(1.0 - upper_share(len(harmed) - sum(harmed), len(harmed), DELTA / 2), rel=1e-9)
 
@@ -106,7 +106,7 @@ def test_a_rise_of_the_threshold_is_none_above_it(tmp_path, capsys):
     files = [str(tmp_path / f"{name}.csv") for name in ("old", "new")]
     asked = ["--client", "site", "--num-examples", "n", "--not-binary", "--local", "observed"]
     assert main(["compare", *files, *asked, "--require", "harmed:0.02<=0.1"]) == 0
-    assert "PASS: harmed:0.02<=0.1" in capsys.readouterr().out
+    assert "PASS: share:0.02<=0.1" in capsys.readouterr().out
     assert main(["compare", *files, *asked, "--require", "harmed:0.0199<=0.1"]) == 1
 
 
@@ -114,7 +114,7 @@ def test_a_rise_of_the_threshold_is_none_above_it(tmp_path, capsys):
 def test_a_measured_quantile_is_the_first_number_that_its_share_of_clients_does_not_exceed(size, data):
     level = Fraction(data.draw(st.integers(1, 99)), 100)
     scores = rb.ClientScores(np.arange(size) / size, True, name="AUC")
-    found = ScaledNumber.of(f"quantile:{float(level)!r}", {"score_quantile": "quantile"}).measured(scores)
+    found = Number.of(f"quantile:{float(level)!r}").measured(scores)
     assert found == float(Fraction(math.ceil(level * size) - 1, size))
 
 
@@ -266,13 +266,13 @@ def test_changes_between_rounded_accuracies_are_bounded_from_both_sides(seed):
     for number in ("change", "harmed:0.02", "quantile:0.9"):
         for local in ("marginal", "observed"):
             ours, theirs = (
-                change_bound(each, number, delta=DELTA, sides="two", local=local) for each in (changes, exact)
+                rb.bound(each, number, delta=DELTA, sides="two", local=local) for each in (changes, exact)
             )
             assert ours.value >= theirs.value - 1e-12
             assert ours.lower <= theirs.lower + 1e-12
     with pytest.raises(ValueError, match="rounded means must be of 0-1 losses in both"):
         rb.ClientChanges.between(risks_of(old), risks_of(new, binary=False))
-    made = change_bound(changes, "change", delta=DELTA, sides="two")
+    made = rb.bound(changes, "change", delta=DELTA, sides="two")
     assert any("bounds from below the fewest" in each for each in made.assumptions)
     assert rb.verify(rb.Certificate.from_json(made.to_json())).ok
 

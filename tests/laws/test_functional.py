@@ -158,7 +158,7 @@ def test_the_command_certifies_any_functional(tmp_path, capsys):
     assert main([*command, "--measure", "gini", "--measure", "CVaR:0.9", "share:0.3"]) == 0
     assert main(["verify", str(out)]) == 0
     stored = json.loads(out.read_text())["certificates"]
-    found = [stored[name]["recipe"]["arguments"]["measure"] for name in ("gini", "cvar:0.9", "share:0.3")]
+    found = [stored[name]["recipe"]["arguments"]["number"] for name in ("gini", "cvar:0.9", "share:0.3")]
     assert found == ["gini", "cvar:0.9", "share:0.3"]
     assert "the probability that the risk of an unseen client is at least 0.3" in capsys.readouterr().out
     assert main([*command, "--measure", "median"]) == 2

@@ -217,7 +217,7 @@ def test_the_same_seed_gives_the_same_plan_and_other_settings_give_what_they_sho
     assert small_plan(power=0.95).best.num_clients > clients
     assert small_plan(delta=0.01).best.num_clients > clients
     assert small_plan(target="mean<=0.2").best.num_clients > clients
-    assert small_plan(target="mean<=0.3", shift="chi2:0.02").requirement.name == "mean@chi2:0.02"
+    assert small_plan(target="mean<=0.3", shift="chi2:0.02").requirement.number == rb.Number.of("mean@chi2:0.02")
 
 
 @pytest.mark.slow
@@ -300,16 +300,16 @@ REFUSED = {
     "examples": ({"num_examples": 0}, "num_examples must be a whole number >= 1, got"),
     "power": ({"power": 80}, "power must lie between delta = 0.1 and 1, got 80"),
     "delta": ({"delta": 5}, "delta must be in (0, 1)"),
-    "shift of a quantile": ({"target": "quantile:0.9<=0.3", "shift": "kl:0.1"}, "write 'share:0.3<=0.1' for"),
+    "shift of a measure of dispersion": ({"target": "gini<=0.3", "shift": "kl:0.1"}, "'gini@kl:0.1'"),
     "shift": ({"shift": "chi2"}, "cannot be read"),
     "cost": ({"cost": (1.0,)}, "cost must be two numbers >= 0"),
     "costs in words": ({"cost": ("a", "b")}, "of a client and of an example, not both 0, got ('a', 'b')"),
     "costs of two sizes": ({"cost": ([1, 2], 3)}, "cost must be two numbers >= 0"),
     "clients": ({"num_clients": 1}, "num_clients must be a whole number >= 2"),
     "equal pilot": ({"prior": None, "pilot": rb.ClientRisks([0.1] * 20, 10)}, "no difference between them beyond"),
-    "a score without a pilot": ({"target": "mean>=0.8"}, "score is of scores, and not of risks; plan it with a pilot"),
-    "a change of risks": ({"target": "change<=0.1"}, "with prior='change:MEAN:SD:DIFFER'"),
-    "a risk of changes": ({"prior": "change:0:0.02:0.1"}, "the number 'mean' cannot be read"),
+    "a change of risks": ({"target": "change<=0.1"}, "'change' and 'harmed' are numbers of changes, got the risk"),
+    "a shifted change of risks": ({"target": "harmed:0.2<=0.1", "shift": "kl:0.1"}, "numbers of changes, got the risk"),
+    "a risk of changes": ({"prior": "change:0:0.02:0.1", "target": "gini<=0.1"}, "'gini' is of risks"),
     "too few numbers": ({"prior": "change:0:0.02"}, "cannot be read; write prior='change:MEAN:SD:DIFFER'"),
     "more change than differs": ({"prior": "change:0:0.2:0.1"}, "MEAN² + SD² must be below DIFFER²"),
     "a smaller old risk than differs": ({"prior": "change:0:0.02:0.1:0.04"}, "OLD from (DIFFER - MEAN)/2 to"),

@@ -26,10 +26,12 @@ RISKS = rb.ClientRisks(RNG.binomial(100, RNG.beta(3, 21, 80)) / 100, 100)
         ("  Mean >=  .25 ", "mean>=0.25"),
         ("share:.3<=1e-2", "share:0.3<=0.01"),
         ("theil<=2.5", "generalised_entropy:1<=2.5"),
-        ("Worst-Mean:CHI2:0.10<=0.2", "mean@chi2:0.1<=0.2"),
+        ("Mean@CHI2:0.10<=0.2", "mean@chi2:0.1<=0.2"),
         ("share:.3@Chi2:0.10<=0.2", "share:0.3@chi2:0.1<=0.2"),
-        ("Next:20:.30 <= 3", "count:0.3@next:20<=3"),
-        ("count:0@next:5:KL:.20>=1", "count:0@count:kl@next:5:0.2>=1"),
+        ("Count:.30@Next:20 <= 3", "count:0.3@next:20<=3"),
+        ("count:0@next:5:KL:.20>=1", "count:0@next:5:kl:0.2>=1"),
+        ("change<=.01", "mean<=0.01"),
+        ("harmed:.02@KL:.1<=.1", "share:0.02@kl:0.1<=0.1"),
         ("count:.30@all:55<=5", "count:0.3@all:55<=5"),
     ],
 )
@@ -42,9 +44,9 @@ def test_requirements_are_read_and_written(text, written):
 @pytest.mark.parametrize(
     ("text", "rule", "value"),
     [
-        ("quantile:0.9", "NAME<=NUMBER or NAME>=NUMBER", "'quantile:0.9'"),
-        ("mean<0.1", "NAME<=NUMBER", "'mean<0.1'"),
-        (None, "NAME<=NUMBER", "None"),
+        ("quantile:0.9", "NUMBER<=LIMIT or NUMBER>=LIMIT", "'quantile:0.9'"),
+        ("mean<0.1", "write 'mean<=0.1'", "'mean<0.1'"),
+        (None, "NUMBER<=LIMIT", "None"),
         ("mean<=low", "must be a number", "'low'"),
         ("mean<=0.2,gini<=0.5", "must be a number", "one by one, without commas"),
         ("mean<=30", "divide a percentage by 100", "<= 30"),
@@ -53,23 +55,31 @@ def test_requirements_are_read_and_written(text, written):
         ("mean<=-0.1", "allow some", "-0.1"),
         ("mean<=nan", "allow some", "nan"),
         ("theil<=inf", "allow some", "inf"),
-        ("ginny<=0.1", "but for worst_mean, worst_share and next, must be one of", "'ginny'"),
+        ("ginny<=0.1", "number must be one of", "'ginny'"),
         ("quantile:2<=0.1", "level must lie in [0, 1]", "2"),
-        ("worst_mean:chi2<=0.1", "mean@chi2:0.1", "'worst_mean:chi2'"),
-        ("mean@chi2:-1<=0.1", "mean@chi2:0.1", "-1"),
-        ("mean@renyi:0.1<=0.1", "divergence must be one of", "'renyi'"),
-        ("worst_share:chi2:0.1<=0.1", "share:0.3@chi2:0.1", "'worst_share:chi2:0.1'"),
-        ("worst_share<=0.1", "share:0.3@chi2:0.1", "'worst_share'"),
+        ("mean@chi2<=0.1", "mean@chi2:0.1", "'mean@chi2'"),
+        ("mean@chi2:-1<=0.1", "budget must be finite and >= 0", "-1"),
+        ("mean@renyi:0.1<=0.1", "must be one of kl, chi2, tv, hellinger2 with a budget", "'renyi:0.1'"),
+        ("share@chi2:0.1<=0.1", "as in 'share:0.3'", "'share@chi2:0.1'"),
+        ("gini@chi2:0.1<=0.1", "nothing bounds", "'gini@chi2:0.1'"),
+        ("mean@target:chi2:0.1<=0.2", "nothing bounds", "'mean@target:chi2:0.1' of risks"),
+        ("mean@target:chi2<=0.2", "whose numbers have a budget", "'mean@target:chi2'"),
+        ("mean@cost:0.5<=0.2", "nothing bounds", "'mean@cost:0.5' of risks"),
+        ("mean@cost<=0.2", "mean@cost:0.5", "'mean@cost'"),
+        ("harmed:0.1<=0.2", "got the risk of clients", "ask for 'share:0.1'"),
         ("share:30@chi2:0.1<=0.1", "must lie in [0, 1]", "30"),
-        ("next:20<=3", "count:0.3@next:20", "'next:20'"),
         ("count:0.3@next:2.5<=3", "count:0.3@next:20", "'count:0.3@next:2.5'"),
         ("count:0.3@next:0<=0", "count:0.3@next:20", "'count:0.3@next:0'"),
         ("count:1@next:20<=3", "must be in [0, 1)", "got 1"),
-        ("count:nan@next:20<=3", "must be in [0, 1)", "got nan"),
+        ("count:nan@next:20<=3", "its parameter must be finite", "'count:nan@next:20'"),
         ("count:0.3@next:20<=20", "from 0 to 20 and not all", "<= 20"),
-        ("count:0.3@next:20:chi2<=3", "count:0.3@count:chi2@next:20:0.1", "'count:0.3@next:20:chi2'"),
-        ("count:0.3@next:all<=3", "count:0.3@all:55", "'count:0.3@next:all'"),
-        ("count:0.3@all:55:chi2:0.1<=3", "without a shift", "'count:0.3@all:55:chi2:0.1'"),
+        ("count:0.3@next:20:chi2<=3", "count:0.3@next:20", "'count:0.3@next:20:chi2'"),
+        ("count@next:20<=3", "count:0.3@next:20", "'count@next:20'"),
+        ("count:0.3<=3", "count:0.3@next:20", "'count:0.3'"),
+        ("quantile:0.9@next:20<=0.3", "there are count, largest and mean", "'quantile:0.9@next:20'"),
+        ("largest:21@next:20<=0.3", "largest of 20 risks", "'21'"),
+        ("count:0.3@next:all<=3", "must be a whole one", "'count:0.3@next:all'"),
+        ("count:0.3@all:55:chi2:0.1<=3", "count:0.3@all:20", "'count:0.3@all:55:chi2:0.1'"),
         ("count:0.3@all:80<=3", "population must be above the number of clients asked, 80", "got 80"),
     ],
 )
@@ -79,14 +89,44 @@ def test_what_is_no_requirement_is_refused_with_rule_value_and_remedy(text, rule
     assert value in str(caught.value)
 
 
+FORMER = {
+    "worst_mean:chi2:0.1": "mean@chi2:0.1",
+    "Worst-Mean:kl:0.1": "mean@kl:0.1",
+    "worst_change:chi2:0.1": "mean@chi2:0.1",
+    "worst_score:chi2:0.1": "mean@chi2:0.1",
+    "worst_share:0.3:chi2:0.1": "share:0.3@chi2:0.1",
+    "worst_share:chi2:0.1": "share:0.3@chi2:0.1",
+    "worst_share": "share:0.3@chi2:0.1",
+    "next:20:0.3": "count:0.3@next:20",
+    "next:20:0.3:kl:0.1": "count:0.3@next:20:kl:0.1",
+    "next:20": "count:0.3@next:20",
+    "next:all:55:0.3": "count:0.3@all:55",
+    "target_mean:chi2:0.1": "mean@target:chi2:0.1",
+    "target_share:0.3:chi2:0.1": "share:0.3@target:chi2:0.1",
+    "target_quantile:0.9:tv:0.1": "quantile:0.9@target:tv:0.1",
+    "divergence:chi2": "divergence@target:chi2",
+    "score": "mean",
+    "score_quantile:0.1": "quantile:0.1",
+    "score_share:0.8": "share:0.8",
+    "change_quantile:0.9": "quantile:0.9",
+}
+
+
+@pytest.mark.parametrize(("before", "now"), FORMER.items(), ids=FORMER)
+def test_a_former_spelling_is_refused_with_the_present_one(before, now):
+    with pytest.raises(ValueError, match=re.escape(f"{before!r} cannot be read: it is written {now!r} now")):
+        Requirement.of(f"{before}<=0.2")
+    assert str(rb.Number.of(now)) == now
+
+
 def test_requirements_come_with_answers_and_delta_or_with_a_band():
     for call, rule in (
         (lambda: rb.require(RISKS, "mean<=0.2"), "delta must be"),
         (lambda: rb.require(rb.band(RISKS, delta=0.1), "mean<=0.2", delta=0.1), "delta must be left out with a band"),
         (lambda: rb.require(RISKS, [], delta=0.1), "at least one requirement"),
         (lambda: rb.require(RISKS, "mean<=0.2", delta=1.5), r"in \(0, 1\)"),
-        (lambda: rb.require([0.1, 0.2], "mean<=0.2", delta=0.1), "source must be of type Band"),
-        (lambda: Requirement("mean", "<", 0.1), "relation of a requirement"),
+        (lambda: rb.require([0.1, 0.2], "mean<=0.2", delta=0.1), "a bound must be of risks, .* a band, got list"),
+        (lambda: Requirement(rb.Number.of("mean"), "<", 0.1), "relation of a requirement"),
     ):
         with pytest.raises(ValueError, match=rule):
             call()
@@ -104,7 +144,7 @@ def test_requirements_come_with_answers_and_delta_or_with_a_band():
     ],
 )
 def test_what_follows_from_two_ends(relation, lower, upper, verdict):
-    assert Requirement("mean", relation, 0.3).verdict(lower, upper) == verdict
+    assert Requirement(rb.Number.of("mean"), relation, 0.3).verdict(lower, upper) == verdict
 
 
 def test_verdicts_are_read_off_the_bounds_of_the_library():
@@ -119,8 +159,10 @@ def test_verdicts_are_read_off_the_bounds_of_the_library():
     assert worst.upper == rb.worst_case_mean(RISKS, divergence="kl", budget=0.1, delta=0.05).value
     assert worst.lower == interval_of(RISKS, "mean", delta=0.05).lower
     (worst,) = rb.require(RISKS, "share:0.3@kl:0.1<=0.6", delta=0.1).verdicts
+    share = rb.survival(RISKS, thresholds=0.3, delta=0.05).value
+    assert worst.upper == rb.binary_worst_case(share, divergence="kl", budget=0.1)
     half = rb.band(RISKS, delta=0.05, sides="lower")
-    assert worst.upper == rb.worst_case_cdf(half, divergence="kl", budget=0.1, thresholds=0.3).value
+    assert worst.upper < rb.worst_case_cdf(half, divergence="kl", budget=0.1, thresholds=0.3).value
     assert worst.lower == interval_of(RISKS, "share:0.3", delta=0.05).lower
 
 
@@ -136,8 +178,11 @@ def test_next_clients_are_counted_from_the_answers_themselves(monkeypatch):
     of_twenty = "the number of clients, of the next 20, that would measure a risk above 0.3 is at most 4."
     assert of_twenty in gate.verdicts[0].statement
     noisy = rb.ClientRisks(RISKS.values, 100, binary=True, noise="laplace:5")
-    for source, delta in ((rb.band(RISKS, delta=0.05), None), (noisy, 0.05)):
-        with pytest.raises(ValueError, match="without noise, and no band"):
+    for source, delta, rule in (
+        (rb.band(RISKS, delta=0.05), None, "nothing bounds 'count:0.3@next:20' of a band"),
+        (noisy, 0.05, "needs answers without noise"),
+    ):
+        with pytest.raises(ValueError, match=rule):
             rb.require(source, "count:0.3@next:20<=3", delta=delta)
 
 

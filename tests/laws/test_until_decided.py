@@ -17,7 +17,8 @@ SCORES = rb.ClientScores(VALUES, True, ask="until-decided")
 FIXED = {
     "mean_bound": lambda: rb.mean_bound(RISKS, delta=0.05),
     "band": lambda: rb.band(RISKS, delta=0.05),
-    "bound": lambda: interval_of(RISKS, "gini", delta=0.05),
+    "bound": lambda: rb.bound(RISKS, "gini", delta=0.05),
+    "interval_of": lambda: interval_of(RISKS, "gini", delta=0.05),
     "require": lambda: rb.require(RISKS, ["mean<=0.5"], delta=0.05),
     "quantile": lambda: rb.quantile(RISKS, 0.9, delta=0.05),
     "cvar": lambda: rb.cvar(RISKS, 0.9, delta=0.05),
@@ -33,7 +34,7 @@ FIXED = {
     "divergence": lambda: rb.divergence_lower_bound(OTHERS, RISKS, divergence="chi2", delta=0.05),
     "change": lambda: rb.bound(CHANGES, "change", delta=0.05),
     "next change": lambda: rb.next_clients(CHANGES, 5, delta=0.05),
-    "score": lambda: rb.bound(SCORES, "score", delta=0.05),
+    "score": lambda: rb.bound(SCORES, "mean", delta=0.05),
     "stored": lambda: rb.mean_bound(rb.ClientRisks(**RISKS.to_dict()), delta=0.05),
     "of a sequence": lambda: rb.mean_bound(sequence().answers, delta=0.05),
     "report_page": lambda: rb.report_page(RISKS, delta=0.05),
