@@ -32,6 +32,7 @@ from riskband.worst_cases.divergences import (
     binary_worst_case,
     resolve_divergence,
     robust_mean,
+    robust_tail_mean,
 )
 
 UNSEEN, SHIFTED, COST, TARGET, NEXT, OTHERS, ALL = "", "shifted", "cost", "target", "next", "others", "all"
@@ -188,7 +189,7 @@ class Number:
             would = f"would measure {scale.article} {scale.noun} {scale.beyond} {at}"
             return f"the number of clients, of {which}, that {would}"
         if self.shift is not None:
-            return self._of_shifted(scale, at)
+            return self._of_shifted(scale, at, local)
         if scale is RISK:
             return self.functional.of(subject_of(local))
         if self.family == "share" and scale is CHANGE:
@@ -201,14 +202,15 @@ class Number:
             return f"the {at} quantile of the {scale.noun} {at_client}"
         return f"the mean {scale.noun} over unseen clients"
 
-    def _of_shifted(self, scale: Scale, at: str) -> str:
+    def _of_shifted(self, scale: Scale, at: str, local: str) -> str:
         f, size = self.shift or (None, 0.0)
         where = "" if f is None else f"any network within budget {exactly(size)} in {f.title}"
         if self.family == "mean":
             return f"the {scale.worst} mean {scale.noun} over the clients of {where}"
-        if self.family == "share":
-            return f"the largest share of clients with {scale.article} {scale.noun} of at least {at} in {where}"
-        return f"the {scale.worst} value of {self.functional.of(subject_of('marginal'))} in {where}"
+        if self.family == "share" and scale is RISK and local == "marginal":
+            return f"the largest share of clients with a risk of at least {at} in {where}"
+        most = "largest" if self.family == "share" else scale.worst
+        return f"the {most} value of {self.unshifted.quantity(scale, local=local)} in {where}"
 
     def _of_target(self, at: str) -> str:
         f = resolve_divergence(self.divergence or "")
@@ -231,18 +233,21 @@ class Number:
             raise ValueError(f"'{self}' needs more than the risks of one network; one distribution does not say it")
         if self.is_finite:
             return self._expected(distribution)
-        if self.shift is None:
+        if self.shift is None or self.budget == 0.0:
             return self.functional.value(distribution)
-        f, size = self.shift
+        # Clients that the network does not have may have any risk, up to 1.
+        risks, weights = np.append(distribution.risks, 1.0), np.append(distribution.weights, 0.0)
+        ball = dict(zip(("divergence", "budget"), self.shift, strict=True))
         if self.family == "mean":
-            # Clients that the network does not have may have any risk, up to 1.
-            risks, weights = np.append(distribution.risks, 1.0), np.append(distribution.weights, 0.0)
-            return min(robust_mean(risks, weights, divergence=f, budget=size)[0], 1.0)
+            return min(robust_mean(risks, weights, **ball)[0], 1.0)
+        if self.family == "cvar":
+            return robust_tail_mean(risks, weights, level=self.point, **ball)
         if self.family == "share":
-            share = self.functional.value(distribution)
-            return float(binary_worst_case(min(share, 1.0), divergence=f, budget=size))
-        level = 1.0 - least_share(1.0 - self.point, f, size)
-        return resolve(f"quantile:{level!r}").value(distribution) if level < 1.0 else 1.0
+            return float(binary_worst_case(min(self.functional.value(distribution), 1.0), **ball))
+        if self.family != "quantile":
+            raise ValueError(f"nothing says '{self}' of a network; ask for mean, cvar, share or quantile within a budget")
+        level = 1.0 - least_share(1.0 - self.point, **ball)
+        return float(distribution.quantile(level)) if level < 1.0 else 1.0
 
     def _expected(self, distribution: RiskDistribution) -> float:
         if self.family != COUNT or self.num_clients is None:
@@ -315,8 +320,8 @@ def _parsed(text: str) -> Number:
         return Number(DIVERGENCE, **where)
     if family in WORDS:
         head, where = WORDS[family], {**where, "is_change": True}
-    if as_spelled(head, ("share",)):  # its threshold is on the scale of the answers
-        return Number("share", (_one_of(points, "share:0.3"),), **where)
+    if as_spelled(head, ("share",)):  # its threshold is on the scale of the answers, and the one that is said in words
+        return Number("share", (float(exactly(_one_of(points, "share:0.3"))),), **where)
     family, *found = resolve(":".join([head, *points]), called="number").name.split(":")
     return Number(family, tuple(map(float, found)), **where)
 
@@ -390,9 +395,9 @@ def _as_now(text: str) -> str | None:
     shifted = ":".join(rest)
     if old == NEXT and rest:
         which, *rest = rest if rest[0] == ALL else [NEXT, *rest]
-        return f"count:{rest[1]}@{':'.join([which, rest[0], *rest[2:]])}" if len(rest) > 1 else None
-    if old == "worst_share" and rest:
-        return f"share:{rest[0]}@{':'.join(rest[1:])}"
+        return f"count:{rest[1]}@{':'.join([which, rest[0], *rest[2:]])}" if len(rest) > 1 else "count:0.3@next:20"
+    if old == "worst_share":
+        return f"share:{rest[0]}@{':'.join(rest[1:])}" if len(rest) > 2 else "share:0.3@chi2:0.1"
     if old == DIVERGENCE and rest:
         return f"divergence@target:{shifted}"
     if old in ("worst_mean", "worst_change", "worst_score"):

@@ -153,6 +153,23 @@ def robust_mean(values: FloatArray, weights: FloatArray, *, divergence: FDiverge
     return min(value, float(values.max())), worst
 
 
+def robust_tail_mean(
+    values: FloatArray, weights: FloatArray, *, level: float, divergence: FDivergence, budget: float
+) -> float:
+    """Worst-case mean of the worst 1 - level of a distribution; arguments as for `robust_mean`, level in [0, 1).
+
+    A tail mean is the least over t of t + E (R - t)_+ / (1 - level), and so is the largest of those within the budget,
+    with the worst-case mean in place of E, by Sion's minimax theorem; each t bounds it.
+    """
+
+    def bound_at(cut: float) -> float:
+        excesses = np.maximum(values - cut, 0.0)
+        return cut + robust_mean(excesses, weights, divergence=divergence, budget=budget)[0] / (1.0 - level)
+
+    top = float(values.max())
+    return min(_smallest(bound_at, 0.0, top)[1], bound_at(0.0), top)
+
+
 def dual_robust_mean(
     values: FloatArray,
     weights: FloatArray,
