@@ -53,7 +53,7 @@ def test_clients_are_matched_by_name_and_certificates_are_those_of_the_library(t
     changes = rb.ClientChanges((WRONG / N), (WRONG + WORSE - BETTER) / N, N, names=NAMES)
     found = json.loads(out.read_text())["certificates"]
     expected = rb.compare(changes, delta=0.05).certificates
-    assert list(found) == list(expected) == ["change", "harmed:0.05"]
+    assert list(found) == list(expected) == ["mean", "share:0.05"]
     for name, each in expected.items():
         assert found[name]["value"] == each.value
         assert each.delta == 0.025
@@ -106,16 +106,16 @@ def test_the_next_changes_under_a_shift(old, new, capsys):
 def test_how_many_of_the_next_get_worse_is_required(tmp_path, old, new, scores, capsys):
     out, worse = tmp_path / "next.json", np.sum((WORSE - BETTER) / N > 0.002)
     changes = rb.ClientChanges(WRONG / N, (WRONG + WORSE - BETTER) / N, N, names=NAMES)
-    bound = rb.next_clients(changes, 20, above=0.002, delta=0.05)
+    bound = rb.bound(changes, "count:0.002@next:20", sides="two", delta=0.05)
     assert bound.value > 20 * worse / K > bound.lower
     for asked, status, verdict in (
-        (f"0.002<={bound.value:g}", 0, "PASS"),
-        (f"0.002<={bound.lower:g}", 3, "NOT DECIDED"),
-        ("-0.5<=9", 1, "FAIL"),
+        (f"count:0.002@next:20<={bound.value:g}", 0, "PASS"),
+        (f"count:0.002@next:20<={bound.lower:g}", 3, "NOT DECIDED"),
+        ("count:-0.5@next:20<=9", 1, "FAIL"),
     ):
-        assert compare(old, new, "--require", f"count:{asked}@next:20", "--out", out) == status
+        assert compare(old, new, "--require", asked, "--out", out) == status
         printed = capsys.readouterr().out
-        assert f"{verdict}: count:{asked}@next:20 is required" in printed
+        assert f"{verdict}: {asked} is required" in printed
         assert "of the next 20, that would measure a change of the risk above " in printed
         assert (f" <= {bound.value:g}\n" in printed) == (status != 1)
         assert main(["verify", str(out)]) == 0
@@ -133,7 +133,7 @@ def test_changes_that_clients_measure_are_counted_by_clopper_and_pearson(tmp_pat
     numbers = ["--number", "harmed:0.002", "quantile:0.8", "--require", "harmed:0.004<=0.9"]
     assert compare(old, new, "--local", "observed", *numbers, "--out", out) == 0
     printed, found = capsys.readouterr().out, json.loads(out.read_text())["certificates"]
-    assert found["harmed:0.002"]["value"] == pytest.approx(beta.isf(0.05 / 3, worse + 1, K - worse))
+    assert found["share:0.002"]["value"] == pytest.approx(beta.isf(0.05 / 3, worse + 1, K - worse))
     assert "the share of unseen clients whose measured risk rises by more than 0.002 <= " in printed
     assert "the 0.8 quantile of the change of the risk that an unseen client would measure <= " in printed
     assert (
@@ -191,8 +191,8 @@ def test_other_clients_other_sizes_and_the_same_file_are_refused(tmp_path, old, 
     twice = table(tmp_path / "twice.csv", {"site": NAMES[:1] * K, "loss": [0.1] * K, "n": [N] * K})
     assert compare(twice, new) == 2
     assert f"{twice}" in capsys.readouterr().err
-    assert compare(old, new, "--require", "mean<=0.1") == 2
-    assert "write 'change' or" in capsys.readouterr().err
+    assert compare(old, new, "--require", "gini<=0.1") == 2
+    assert "of a change of the risk there are mean, quantile, share" in capsys.readouterr().err
 
 
 def score(scores, *arguments):
@@ -209,8 +209,8 @@ def test_scores_are_bounded_from_their_bad_end_and_never_called_a_risk(tmp_path,
     document = json.loads(out.read_text())
     assert " risk" not in " ".join(each["statement"] for each in document["certificates"].values())
     answers = rb.ClientScores(AUC, True, name="AUC", names=NAMES[:14])
-    expected = rb.bound(answers, "score", delta=0.1 / 3, sides="two")
-    assert document["certificates"]["score"]["lower"] == expected.lower
+    expected = rb.bound(answers, "mean", delta=0.1 / 3, sides="two")
+    assert document["certificates"]["mean"]["lower"] == expected.lower
     assert main(["verify", str(out)]) == 0
 
 
@@ -222,7 +222,8 @@ def test_scores_are_bounded_from_their_bad_end_and_never_called_a_risk(tmp_path,
         (["--higher-is-better", "--range", 0, 0.5], "every AUC must lie in [0, 0.5]"),
         (["--higher-is-better", "--next", 0], "must be a whole number >= 1"),
         (["--higher-is-better", "--population", 10], "population must be above the number of clients asked, 14"),
-        (["--higher-is-better", "--require", "mean<=0.2"], "write 'score' or"),
+        (["--higher-is-better", "--require", "change<=0.2"], "are numbers of changes"),
+        (["--higher-is-better", "--require", "gini<=0.2"], "of the AUC there are mean, quantile, share"),
     ],
 )
 def test_what_needs_losses_or_contradicts_the_scores_is_refused(scores, capsys, arguments, message):
@@ -323,7 +324,7 @@ def test_a_second_divergence_and_a_file_that_would_be_overwritten_are_refused(tm
 def test_a_rise_in_percent_is_no_rise_of_a_risk(old, new, capsys):
     """harmed:5 passed, as if it were 5 %: no risk rises by 5."""
     assert compare(old, new, "--require", "harmed:5<=0.1") == 2
-    assert "a rise between -1 and 1" in capsys.readouterr().err
+    assert "must lie in [-1, 1], the range of the change of the risk" in capsys.readouterr().err
 
 
 def test_nothing_that_is_assumed_of_scores_speaks_of_their_risks(scores, capsys):
@@ -337,7 +338,7 @@ def test_a_page_of_two_files_of_one_score_takes_the_verdict_of_its_file(tmp_path
     gate, other, page = (tmp_path / name for name in ("gate.json", "other.json", "page.html"))
     assert score(scores, "--higher-is-better", "--require", "mean>=0.3", "share:0.1<=0.5", "--out", gate) == 0
     assert score(scores, "--higher-is-better", "--mean", "--out", other) == 0
-    lower = [json.loads(each.read_text())["certificates"]["score"]["lower"] for each in (gate, other)]
+    lower = [json.loads(each.read_text())["certificates"]["mean"]["lower"] for each in (gate, other)]
     assert lower[0] < lower[1]
     for files in ((gate, other), (other, gate)):
         assert main(["report", *map(str, files), "-o", str(page)]) == 0

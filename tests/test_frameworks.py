@@ -84,7 +84,7 @@ def test_a_worst_mean_names_the_sites(tmp_path, capsys):
     ]
     path = str(nvflare_file(tmp_path))
     assert main(["certify", path, "--from", "nvflare", *asked, "--divergence", "chi2", "--at-once", "--json"]) == 0
-    worst = json.loads(capsys.readouterr().out)["certificates"]["worst_mean:chi2"]
+    worst = json.loads(capsys.readouterr().out)["certificates"]["mean@chi2"]
     assert worst["validity"] == "certificate"
     assert sorted(worst["recipe"]["answers"]["names"]) == [f"site-{k + 1}" for k in range(len(ACCURACIES))]
 

@@ -440,7 +440,7 @@ def test_bounds_that_contradict_each_other_after_a_change_are_said(tmp_path):
         ("curve", ("share:0.3", False)),
         ("worst_share", ("share:0.3@kl:0.2", False)),
         ("observed", ("share:0.3", True)),
-        ("harmed", ("harmed:0.05", False)),
+        ("harmed", ("share:0.05", False)),
         ("change_quantile", ("quantile:0.9", False)),
         ("worst_change", ("mean@chi2:0.1", False)),
         ("always", ("share:0.3@chi2:0.1", False)),

@@ -130,7 +130,7 @@ def test_names_are_kept_where_the_column_was_said(tmp_path, capsys):
     for flags in ([], ["--client", "hospital"]):
         asked = ("--divergence", "chi2", "--at-once", "--json", *flags)
         assert by_command(tmp_path, {"hospital": HOSPITALS, **ONCE}, *asked) == 0
-        worst[len(flags)] = json.loads(capsys.readouterr().out)["certificates"]["worst_mean:chi2"]
+        worst[len(flags)] = json.loads(capsys.readouterr().out)["certificates"]["mean@chi2"]
     assert "names" not in worst[0]["recipe"]["answers"]
     answers = worst[2]["recipe"]["answers"]
     assert dict(zip(answers["names"], answers["values"], strict=True)) == dict(zip(HOSPITALS, LOSSES, strict=True))

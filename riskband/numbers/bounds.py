@@ -357,14 +357,21 @@ def row_of(number: Number, source: object) -> Callable[..., Certificate]:
         raise ValueError(f"a bound must be of {kinds}, got {type(source).__name__}; make them, or a band of them")
     if not isinstance(source, (Networks, Band)):
         number.check(getattr(source, "scale", RISK))
-    found = [row.certify for row in rows if row.where == number.where and number.family in row.families]
+    found = [row.certify for row in rows if _is_of(row, number)]
     if not found:
         where: dict[str, list[str]] = {row.where: [] for row in rows}
         for row in rows:
             where[row.where] += row.families
         known = "; ".join(f"{', '.join(names)}{f' @{place}' * bool(place)}" for place, names in where.items())
-        raise ValueError(f"nothing bounds '{number}' of {_called(source)}; of these there are {known}")
+        have = {CALLED[kind] for row in BOUNDS if _is_of(row, number) for kind in row.answers}
+        where_else = f", but of {' and '.join(sorted(have))}" if have else ""
+        where_else += ": riskband shift SOURCE TARGET, rb.bound((source, target), …)" * (number.where == TARGET)
+        raise ValueError(f"nothing bounds '{number}' of {_called(source)}{where_else}; of these there are {known}")
     return found[0]
+
+
+def _is_of(row: Row, number: Number) -> bool:
+    return row.where == number.where and number.family in row.families
 
 
 def is_read_off_a_band(number: Number) -> bool:

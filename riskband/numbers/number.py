@@ -172,7 +172,7 @@ class Number:
             raise ValueError(f"{words} are numbers of changes, got the {scale.noun} of clients; ask for '{self}'")
         if scale is not RISK and self.is_of_risks:
             some = ", ".join(ON_SCALE)
-            raise ValueError(f"'{self}' is of risks; of {scale.noun} there are {some}, also @chi2:0.1, and count")
+            raise ValueError(f"'{self}' is of risks; of {scale.article} {scale.noun} there are {some}, also @chi2:0.1, and count")
         if self.family == COUNT:
             check_worse(f"what is counted in '{self}'", self.point, scale)
         elif self.family == "share" and not scale.low <= self.point <= scale.high:

@@ -67,7 +67,7 @@ def dispersion_figure(
     if isinstance(measures, Certificate) or not isinstance(measures, Sequence):
         raise ValueError(f"measures must be a list of certificates, got {type(measures).__name__}; write [certificate]")
     for certificate in measures:
-        _check_source("measures", certificate, band, "dispersion_certificate")
+        _check_source("measures", certificate, band, "bound", "dispersion_certificate")
     if lorenz is not None:
         _check_source("lorenz", lorenz, band, "lorenz_certificate")
     num_panels = 1 + (lorenz is not None) + bool(measures)
@@ -85,10 +85,10 @@ def dispersion_figure(
     return figure
 
 
-def _check_source(name: str, certificate: object, band: Band, function: str) -> None:
+def _check_source(name: str, certificate: object, band: Band, function: str, *others: str) -> None:
     expected = band.provenance()
     found = certificate.recipe if isinstance(certificate, Certificate) else {}
-    if found.get("function") != function:
+    if found.get("function") not in (function, *others):
         got = found.get("function", type(certificate).__name__)
         raise ValueError(f"{name} must come from {function}, got {got!r:.80}; make it with {function}(band, ...)")
     if found.get("band") is None:  # a bound of its own, from the answers alone
