@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import numbers_matrix
+
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 FOLDERS = (
@@ -45,6 +47,12 @@ def test_python_blocks_run(page):
     names = {}
     for block in blocks(page):
         exec(compile(block, str(page), "exec"), names)
+
+
+def test_the_table_of_numbers_is_that_of_the_bounds():
+    assert f"{numbers_matrix.BEGIN}\n\n{numbers_matrix.matrix()}\n\n{numbers_matrix.END}" in numbers_matrix.PAGE.read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -7,6 +7,7 @@ certificate. Whoever asks (a requirement, a sequence, a command, a run) comes th
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from inspect import signature
@@ -359,9 +360,9 @@ def row_of(number: Number, source: object) -> Callable[..., Certificate]:
         number.check(getattr(source, "scale", RISK))
     found = [row.certify for row in rows if _is_of(row, number)]
     if not found:
-        where: dict[str, list[str]] = {row.where: [] for row in rows}
+        where = defaultdict[str, list[str]](list)
         for row in rows:
-            where[row.where] += row.families
+            where["chi2:0.1" if row.where == SHIFTED else row.where] += row.families
         known = "; ".join(f"{', '.join(names)}{f' @{place}' * bool(place)}" for place, names in where.items())
         have = {CALLED[kind] for row in BOUNDS if _is_of(row, number) for kind in row.answers}
         where_else = f", but of {' and '.join(sorted(have))}" if have else ""
