@@ -156,8 +156,9 @@ class Sequence:
             is_other = not isinstance(answers, of) and not (self._is_of_first and not self._columns)
             if is_other or said != {**said, **self._said}:
                 raise ValueError(
-                    f"all answers of a sequence must be of one kind, got {said} after {self._said}; say what holds for "
-                    "all of them at its beginning, as in Sequence(..., binary=False)"
+                    f"all answers of a sequence must be of one kind, {of.__name__} with {self._said}, got "
+                    f"{type(answers).__name__} with {said}; say what holds for all of them at its beginning, as in "
+                    "Sequence(..., binary=False)"
                 )
             of = type(answers)
         size = max(map(np.size, columns.values()), default=0)

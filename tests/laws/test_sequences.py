@@ -9,10 +9,13 @@ from hypothesis import strategies as st
 
 import riskband as rb
 from riskband.certificate import CrossingError
+from riskband.numbers.number import ON_SCALE, Number
 from riskband.worst_cases.always_valid import DIRECT, always_valid
-from riskband.worst_cases.scaled import CHANGES, SCORES
 
-NUMBERS = ("mean", "share:0.3", "quantile:0.8", "cvar:0.5", "mean@chi2:0.1", "mean@kl:0.1")
+NUMBERS = (
+    *("mean", "share:0.3", "quantile:0.8", "cvar:0.5", "mean@chi2:0.1", "mean@kl:0.1"),
+    *("share:0.3@chi2:0.1", "quantile:0.8@tv:0.1"),
+)
 COUNTS = st.lists(st.integers(0, 20), min_size=4, max_size=60)
 
 
@@ -92,7 +95,7 @@ def test_answers_of_a_class_and_columns_are_the_same():
         single.add(old=changes.old[k], new=changes.new[k], num_examples=100, num_worse=changes.num_worse[k])
     single.add(old=[0.1], new=[0.1], num_examples=[100], num_worse=[0], num_missing=1)
     whole.add(old=[0.1], new=[0.1], num_examples=[100], num_worse=[0])
-    assert whole.certificates["harmed:0.02"].to_dict() == single.certificates["harmed:0.02"].to_dict()
+    assert whole.certificates["share:0.02"].to_dict() == single.certificates["share:0.02"].to_dict()
     assert whole.answers.num_missing == 1
 
 
@@ -103,15 +106,25 @@ def test_answers_of_a_class_and_columns_are_the_same():
         ("mean@target:chi2:0.1<=0.2", "riskband shift"),  # once found out only after all had been asked
         ("divergence@target:chi2", "riskband shift"),
         ([], "must be asked for numbers"),
-        (["mean", "harmed:0.1"], "of one kind"),  # once found out only with the first answers
+        (["gini", "harmed:0.1"], "'gini' is of risks"),  # once found out only with the first answers
         ("mean=0.2", "mean"),
         ("gimi", "gimi"),
-        ("mean<=2", "not all"),
     ],
 )
 def test_what_cannot_be_asked(asked, problem):
     with pytest.raises(ValueError, match=problem):
         rb.Sequence(asked, delta=0.05)
+
+
+def test_a_limit_is_one_of_the_numbers_that_clients_have():
+    """Which is known when they answer, or before that if it is said."""
+    with pytest.raises(ValueError, match="and not all, got <= 2"):
+        rb.Sequence("mean<=2", delta=0.05, of=rb.ClientRisks)
+    sequence = rb.Sequence("mean<=2", delta=0.05)
+    with pytest.raises(ValueError, match="and not all, got <= 2"):
+        sequence.add(values=0.1, num_examples=10)
+    assert not sequence.add(rb.ClientScores([1.0, 3.0], False, high=10.0))
+    assert sequence.gate.verdict == "NOT DECIDED"
 
 
 @pytest.mark.parametrize(
@@ -146,12 +159,12 @@ def test_one_number_of_examples_is_that_of_all_clients():
     ("asked", "answers"),
     [
         ("change<=0.2", rb.ClientRisks([0.1, 0.2], 10)),
-        ("mean<=0.2", rb.ClientScores([0.1, 0.2], True)),
+        ("harmed:0.1", rb.ClientScores([0.1, 0.2], True)),
     ],
 )
-def test_answers_without_the_number_that_is_asked_are_refused(asked, answers):
+def test_words_of_changes_ask_for_changes(asked, answers):
     sequence = rb.Sequence(asked, delta=0.05)
-    with pytest.raises(ValueError, match="is asked, a number of"):
+    with pytest.raises(ValueError, match=f"of one kind, ClientChanges .*, got {type(answers).__name__} "):
         sequence.add(answers)
     assert sequence.answers is None
 
@@ -194,7 +207,7 @@ TRUTHS = {
     "cvar:0.5": 0.17711,
     "mean@chi2:0.1": 0.14592,
 }
-PARAMETERS = {"share": "0.2", "quantile": "0.9", "worst": "chi2:0.1", "tail": "0.5"}
+PARAMETERS = {"share": ":0.2", "quantile": ":0.9", "cvar": ":0.5"}
 
 
 @pytest.mark.parametrize("number", [*TRUTHS, "gini"])
@@ -236,45 +249,41 @@ def test_clients_that_come_sorted_one_by_one_are_refused(number, said):
         _ = sequence.certificates
 
 
-def answers_of(number, values):
-    """Values in [0, 1] as answers that have this number."""
-    family = number.partition(":")[0]
-    if family in SCORES:
-        return rb.ClientScores(values, True)
-    return (
-        rb.ClientChanges(0.0 * values, values, 100, False) if family in CHANGES else rb.ClientRisks(values, 100, False)
-    )
+KINDS = {
+    "risks": lambda values: rb.ClientRisks(values, 100, False),
+    "changes": lambda values: rb.ClientChanges(0.0 * values, values, 100, False),
+    "scores": lambda values: rb.ClientScores(values, True),
+}
+CELLS = [
+    (kind, f"{family}{PARAMETERS.get(family, '')}{shift}")
+    for kind in KINDS
+    for family in (DIRECT if kind == "risks" else ON_SCALE)
+    for shift in ("", "@chi2:0.1" * (family != "cvar"))
+]
 
 
-@pytest.mark.parametrize("family", [*DIRECT, *CHANGES, *SCORES])
-def test_no_bound_excludes_the_mean_of_what_it_measured(family):
+@pytest.mark.parametrize(("kind", "number"), dict.fromkeys(CELLS))
+def test_no_bound_excludes_what_it_measured(kind, number):
     """Networks whose first 60 clients may answer 0, which is later no longer what was measured."""
-    kind = {**DIRECT, **CHANGES, **SCORES}[family]
-    parameter = PARAMETERS.get(kind, "")
-    number = ":".join(filter(None, [family, "0.2:chi2:0.1" if family == "worst_share" else parameter]))
-    num_refused = 0
+    family, num_refused = Number.of(number).family, 0
     for seed in range(10):
         values = np.random.default_rng(seed).permutation(np.repeat([0.0, 0.05, 0.9], [60, 30, 20]))
         for some in (values, np.append(np.zeros(60), values)):
-            answers = answers_of(number, some)
+            answers = KINDS[kind](some)
             try:
                 made = always_valid(answers, number, delta=0.3)
             except CrossingError:
                 num_refused += 1
                 continue
-            low, high = made.value if made.lower is None else made.lower, made.value
-            if kind in ("mean", "tail", "worst"):
-                mean = float(np.mean(answers.values))
-                is_low = family in SCORES and kind == "worst"
-                assert low <= mean if is_low else mean <= high + 1e-12
-                assert low <= mean + 1e-12 or made.lower is None or kind == "worst"
-            elif kind == "share":
-                measured = np.mean(some < 0.2 if family in SCORES else some > 0.2)
-                assert (0.0 if made.lower is None else low) <= measured + 1e-12
-                assert measured <= high + 1e-12
-            else:
-                assert low <= np.quantile(answers.values, 0.9, method="higher")
-                assert np.quantile(answers.values, 0.9, method="inverted_cdf") <= high
+            measured = [np.mean(answers.values)]
+            if family == "share":
+                measured = [np.mean(some < 0.2 if kind == "scores" else some > 0.2)]
+            elif family == "quantile":  # any number between two clients is one
+                measured = [np.quantile(some, 0.9, method=method) for method in ("inverted_cdf", "higher")]
+            is_from_above = kind != "scores" or family == "share"
+            assert (made.lower is None) == (is_from_above and ("@" in number or family == "cvar"))
+            assert made.lower is None or made.lower <= max(measured) + 1e-12
+            assert min(measured) <= made.value + 1e-12
     assert num_refused < 20  # most are bounded
 
 

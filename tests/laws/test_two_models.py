@@ -16,7 +16,7 @@ from riskband.report.compared import certified_on_scale
 from tests.laws.draws import DELTAS
 
 OF_CHANGES = ["change", "quantile:0.8", "quantile:0.1", "harmed:0.02", "harmed:-0.1"]
-OF_SCORES = ["score", "quantile:0.8", "quantile:0.1", "share:0.5"]
+OF_SCORES = ["mean", "quantile:0.8", "quantile:0.1", "share:0.5"]
 WHO = st.sampled_from([{}, {"contamination": 1}, {"num_missing": 2, "missing": "worst"}, {"num_missing": 1}])
 LOCALS = st.sampled_from(["marginal", "observed"])
 
@@ -84,7 +84,7 @@ def test_to_swap_the_models_turns_every_interval_round(data, delta, local):
 @given(scores(), DELTAS)
 def test_one_minus_a_score_in_the_other_direction_is_the_same(answers, delta):
     other = rb.ClientScores(1.0 - answers.values, not answers.higher_is_better, **answers.responses.to_dict())
-    pairs = [("score", "score"), ("quantile:0.8", "quantile:0.2")]
+    pairs = [("mean", "mean"), ("quantile:0.8", "quantile:0.2")]
     for number, mirrored in pairs:
         np.testing.assert_allclose(ends(answers, number, delta), 1.0 - ends(other, mirrored, delta)[::-1], atol=1e-9)
     np.testing.assert_array_equal(ends(answers, "share:0.5", delta), ends(other, "share:0.5", delta))
@@ -100,12 +100,12 @@ def test_another_range_moves_every_bound_as_it_moves_the_scores(answers, into, d
 
     who = answers.responses.to_dict()
     other = rb.ClientScores(moved(answers.values), answers.higher_is_better, low=into[0], high=into[1], **who)
-    for number in ("score", "quantile:0.8", "quantile:0.1"):
+    for number in ("mean", "quantile:0.8", "quantile:0.1"):
         expected = moved(ends(answers, number, delta))
         np.testing.assert_allclose(ends(other, number, delta), expected, atol=1e-9 * (into[1] - into[0]))
 
 
-@given(st.data(), st.sampled_from([*OF_CHANGES, "mean@chi2:0.1"]), st.randoms())
+@given(st.data(), st.sampled_from([*OF_CHANGES, "mean@chi2:0.1", "share:0.02@kl:0.1", "quantile:0.8@kl:0.1"]), st.randoms())
 def test_neither_the_order_nor_the_names_of_clients_count(data, number, random):
     answers = data.draw(changes(num_missing=0))
     order = random.sample(range(len(answers)), len(answers))
@@ -118,16 +118,17 @@ def test_neither_the_order_nor_the_names_of_clients_count(data, number, random):
     }
     found, again = (rb.bound(rb.ClientChanges(**each), number, delta=0.1) for each in (plain, plain | shuffled))
     assert found.value == pytest.approx(again.value, abs=1e-12)
-    if "worst" not in number:
+    if "@" not in number:
         assert rb.bound(answers, number, delta=0.1).value == pytest.approx(found.value, abs=1e-12)
 
 
 MANY = np.random.default_rng(0).integers(0, 6, (2, 40))
+SHIFTED = ["mean@kl:0.1", "share:0.02@kl:0.1", "quantile:0.8@kl:0.1"]
 CHANGES = rb.ClientChanges.from_counts(*MANY, 100, names=[f"hospital {k}" for k in range(40)])
 MINUTES = rb.ClientScores(MANY.sum(axis=0) * 100.0 + 7.0, False, name="minutes", high=1440.0)
 MADE = {
-    **{number: rb.bound(CHANGES, number, delta=0.1) for number in [*OF_CHANGES, "mean@kl:0.1"]},
-    **{number: rb.bound(MINUTES, number, delta=0.1) for number in [*OF_SCORES, "mean@kl:0.1"]},
+    **{f"{number} of changes": rb.bound(CHANGES, number, delta=0.1) for number in [*OF_CHANGES, *SHIFTED]},
+    **{f"{number} of scores": rb.bound(MINUTES, number, delta=0.1) for number in [*OF_SCORES, *SHIFTED]},
     "next": rb.next_clients(CHANGES, 5, delta=0.1),
     "next scores": rb.next_clients(MINUTES.mirrored, 5, delta=0.1, divergence="chi2", budget=[0.0, 0.1]),
     "next of all": rb.next_clients(MINUTES, population=50, delta=0.1, including_seen=True),
@@ -154,27 +155,27 @@ def test_whatever_is_changed_in_a_certificate_is_seen(name):
         try:
             assert not rb.verify(stored | wrong).ok, wrong
         except ValueError:
-            assert "worst" in name  # of which a recipe with wrong answers cannot be followed
+            assert "mean@kl" in name  # of which a recipe with wrong answers cannot be followed
 
 
 def test_a_worst_mean_assumes_what_its_bets_do():
     """Their order must say nothing about the changes; until this test no certificate said so."""
-    made = MADE["mean@kl:0.1"]
+    made = MADE["mean@kl:0.1 of changes"]
     of_unit = rb.worst_case_mean(CHANGES.unit, divergence="kl", budget=0.1, delta=0.1)
     assert made.method == of_unit.method
     assert made.value == pytest.approx(2.0 * of_unit.value - 1.0)
     order = "the order of the clients in the input, or of their names, says nothing about their answers"
     assert order in made.assumptions
-    assert order not in MADE["change"].assumptions
+    assert order not in MADE["change of changes"].assumptions
 
 
 def test_limits_of_counts_assume_losses_of_0_or_1_and_nothing_else_does():
     line = "every example's loss is 0 or 1"
     other = rb.ClientChanges(CHANGES.old, CHANGES.new, 100, binary=False)
-    assert line in MADE["harmed:0.02"].assumptions
+    assert line in MADE["harmed:0.02 of changes"].assumptions
     for made in (
-        MADE["change"],
-        MADE["mean@kl:0.1"],
+        MADE["change of changes"],
+        MADE["mean@kl:0.1 of changes"],
         rb.bound(CHANGES, "harmed:0.02", delta=0.1, local="observed"),
         rb.bound(other, "harmed:0.02", delta=0.1),
     ):
@@ -263,8 +264,8 @@ def test_what_is_required_of_scores_and_changes_has_the_direction_that_is_writte
         ("mean@chi2:0.1>=-0.5", "PASS"),
     ):
         assert rb.require(better, text, delta=0.05).verdict == verdict, text
-    found = {name: rb.bound(aucs, name, delta=0.025, sides="two").lower for name in ("score", "mean@chi2:0.1")}
-    assert found["mean@chi2:0.1"] < found["score"]
+    found = {name: rb.bound(aucs, name, delta=0.025).lower for name in ("mean", "mean@chi2:0.1")}
+    assert found["mean@chi2:0.1"] < found["mean"]
     between = f"mean@chi2:0.1>={np.mean(list(found.values()))}"  # what the mean without a shift would meet
     assert rb.require(aucs, between, delta=0.05).verdict == "NOT DECIDED"
     minutes = rb.ClientScores([60.0] * 40, False, name="minutes", high=1440.0)
@@ -286,12 +287,63 @@ def test_answers_that_differ_in_anything_are_not_equal():
         assert hash(one()) == hash(one())
 
 
-def test_what_is_required_is_a_number_of_these_answers():
-    changes, scores = rb.ClientChanges.from_counts([1] * 30, [2] * 30, 50), rb.ClientScores([0.5] * 30, True)
-    for answers, name in ((changes, "mean"), (changes, "score"), (scores, "change"), (scores, "harmed:0.1")):
-        own = "change" if answers is changes else "score"
-        with pytest.raises(ValueError, match=rf"'{name}' cannot be read: .*; write '{own}' or '{own}_quantile:"):
-            rb.require(answers, f"{name}<=0.2", delta=0.1)
+@pytest.mark.parametrize(
+    ("answers", "number", "rule"),
+    [
+        (CHANGES, "gini", "'gini' is of risks; of a change of the risk there are mean, quantile, share"),
+        (MINUTES, "cvar:0.9@chi2:0.1", "is of risks; of the minutes there are mean, quantile, share"),
+        (MINUTES, "change", "got the minutes of clients; ask for 'mean'"),
+        (MINUTES, "harmed:60", "got the minutes of clients; ask for 'share:60'"),
+        (MINUTES, "share:1500", r"must lie in \[0, 1440\]"),
+        (CHANGES, "harmed:-1.5", r"must lie in \[-1, 1\]"),
+    ],
+)
+def test_what_is_required_is_a_number_of_these_answers(answers, number, rule):
+    for ask in (
+        lambda: rb.bound(answers, number, delta=0.1),
+        lambda: rb.require(answers, f"{number}<=0.2", delta=0.1),
+        lambda: rb.Sequence([number], delta=0.1, of=type(answers)).add(answers),
+    ):
+        with pytest.raises(ValueError, match=rule):
+            ask()
+
+
+@pytest.mark.parametrize("word", ["change", "harmed:0.02", "harmed:0.02@kl:0.1", "change@kl:0.1"])
+def test_words_of_changes_name_the_numbers_that_they_are(word):
+    number = word.replace("change", "mean").replace("harmed", "share")
+    assert rb.bound(CHANGES, word, delta=0.1).to_dict() == rb.bound(CHANGES, number, delta=0.1).to_dict()
+    assert rb.bound(CHANGES, word, delta=0.1).name == str(rb.Number.of(word)) == number
+
+
+MANY_WORSE = np.random.default_rng(1).binomial(2_000, np.random.default_rng(2).beta(1.0, 9.0, 400))
+LARGE = {
+    "changes": rb.ClientChanges.from_counts(MANY_WORSE, 0 * MANY_WORSE, 2_000),
+    "minutes": rb.ClientScores(MANY_WORSE / 2.0, False, high=1440.0),
+    "the more the better": rb.ClientScores(MANY_WORSE / 2.0, True, high=1440.0),
+}
+
+
+@pytest.mark.parametrize("answers", LARGE.values(), ids=LARGE)
+@pytest.mark.parametrize("divergence", rb.DIVERGENCES)
+def test_shares_and_quantiles_within_a_budget_are_those_of_the_worst_network_of_two_kinds(answers, divergence):
+    """Of two kinds of clients a share p becomes the largest q; beyond a quantile there is no more than allowed."""
+    ball, end = {"divergence": divergence, "budget": 0.02}, "lower" if answers.scale.is_higher_better else "value"
+    at = float(np.quantile(answers.values, 0.1 if answers.scale.is_higher_better else 0.9, method="nearest"))
+
+    def bound(number):
+        return getattr(rb.bound(answers, number, delta=0.1), "value" if number.startswith("share") else end)
+
+    plain = bound(f"share:{at!r}")
+    assert plain < bound(f"share:{at!r}@{divergence}:0.02") == rb.binary_worst_case(plain, **ball) < 1.0
+    assert bound(f"share:{at!r}@{divergence}:0") == plain
+    shares = np.arange(1, 31) / 100  # of clients beyond a quantile of the source
+    is_within = np.array([rb.binary_worst_case(share, **ball) <= 0.3 for share in shares])
+    near, far = shares[is_within].max(), shares[~is_within].min()
+    assert far == pytest.approx(near + 0.01)
+    beyond = [bound(f"quantile:{share if end == 'lower' else 1.0 - share}") for share in (0.3, far, near)]
+    beyond.insert(2, bound(f"quantile:{0.3 if end == 'lower' else 0.7}@{divergence}:0.02"))
+    assert beyond == sorted(beyond, reverse=end == "lower")
+    assert beyond[0] != beyond[2]
 
 
 @pytest.mark.parametrize("delta", [0.05, 0.2])
@@ -300,15 +352,14 @@ def test_few_are_told_how_many_clients_bound_nine_in_ten_at_the_delta_of_the_mea
         changes = rb.ClientChanges.from_counts([1] * num_clients, [2] * num_clients, 5_000)
         return changes, rb.ClientScores([0.4] * num_clients, False)
 
-    for family, few in zip(("change", "score"), of(9), strict=True):
+    for few in of(9):
         found = certified_on_scale(few, delta=delta)
         said = re.fullmatch(
             rf"a bound of .* at delta = {delta:g}, and (\d+) if it alone is asked for", found.more_clients
         )
         for num_clients, is_bounded in ((int(said[1]) - 1, False), (int(said[1]), True)):
-            answers = dict(zip(("change", "score"), of(num_clients), strict=True))[family]
-            bound = rb.change_bound if family == "change" else rb.score_bound
-            top = bound(answers, f"{family}_quantile:0.9", delta=found.certificates[family].delta).value
+            answers = next(each for each in of(num_clients) if type(each) is type(few))
+            top = rb.bound(answers, "quantile:0.9", delta=found.certificates["mean"].delta).value
             assert (top < 1.0) == is_bounded
 
 
@@ -387,14 +438,18 @@ REFUSED = {
         lambda: rb.require(MINUTES, "count:1500@next:5<=3", delta=0.1),
         r"in \[0, 1440\), got 1500",
     ),
-    "another's number": (lambda: rb.bound(CHANGES, "score", delta=0.1), "cannot be read"),
-    "a level of 1": (lambda: rb.bound(CHANGES, "quantile:1", delta=0.1), "between 0 and 1"),
+    "no number": (lambda: rb.bound(CHANGES, "ginny", delta=0.1), "cannot be read"),
+    "a level above 1": (lambda: rb.bound(CHANGES, "quantile:1.1", delta=0.1), r"level must lie in \[0, 1\]"),
+    "a cost": (lambda: rb.bound(CHANGES, "mean@cost:0.1", delta=0.1), "'mean@cost:0.1' is of risks"),
+    "a worst case from both sides": (
+        lambda: rb.bound(CHANGES, "mean@kl:0.1", delta=0.1, sides="two"),
+        "is bounded from its bad end alone, got sides='two'",
+    ),
     "no threshold": (lambda: rb.bound(CHANGES, "harmed:nan", delta=0.1), "finite"),
     "no delta": (lambda: rb.bound(CHANGES, "change", delta=0.0), "delta must be in"),
-    "risks": (lambda: rb.bound(AB, "change", delta=0.1), "must be of type ClientChanges"),
+    "risks": (lambda: rb.bound(AB, "change", delta=0.1), "got the risk of clients; ask for 'mean'"),
     "changes for risks": (lambda: rb.mean_bound(CHANGES, delta=0.1), "must be of type ClientRisks"),
-    "a risk required": (lambda: rb.require(CHANGES, "mean<=0.1", delta=0.1), "write 'change'"),
-    "a change required": (lambda: rb.require(MINUTES, "change<=0.1", delta=0.1), "write 'score'"),
+    "a change required": (lambda: rb.require(MINUTES, "change<=0.1", delta=0.1), "ask for 'mean'"),
     "a limit in percent": (
         lambda: rb.require(rb.ClientScores([0.5] * 9, False), "mean<=70", delta=0.1),
         "some of its values from 0 to 1 and not all, got <= 70; that is the range of the score",
