@@ -16,6 +16,7 @@ import numpy as np
 import riskband as rb
 
 _ROUNDING = 1.01e-4  # bounds are shown with four digits, rounded outwards
+_WORST_MEANS = {f"mean@{name}" for name in rb.DIVERGENCES}
 Numbers = dict[tuple[str, float | None], set[float]]
 
 
@@ -80,7 +81,7 @@ def _name(entry: Mapping[str, Any]) -> str:
     if "recipe" in entry:
         return rb.Certificate.from_dict(entry).name
     if entry["kind"] == "mean" or set(entry["axes"]) == {"budget"}:
-        return ":".join(filter(None, (entry["kind"], entry.get("divergence"))))
+        return str(entry["kind"])
     return str(entry["quantity"])
 
 
@@ -97,14 +98,18 @@ def _bounds(entries: Mapping[str, Any]) -> Numbers:
             for budget, value in zip(budgets, values.ravel().tolist(), strict=True):
                 plain = name if budget is None else name.removesuffix(f":{budget:.15g}")
                 # A worst mean without a shift is the mean.
-                key = ("mean", None) if budget == 0.0 and plain.startswith("worst_mean") else (plain, budget)
+                key = ("mean", None) if budget == 0.0 and plain in _WORST_MEANS else (plain, budget)
                 found.setdefault(key, set()).add(value)
     return found
 
 
 def _own_budget(entry: Mapping[str, Any]) -> float | None:
-    budget = entry.get("recipe", {}).get("arguments", {}).get("budget")
-    return None if budget is None else float(np.ravel(budget)[0])
+    shift = rb.Certificate.from_dict(entry).shift if "recipe" in entry else None
+    return None if shift is None or not shift[1] else shift[1][0]
+
+
+def _is_shifted(entry: Mapping[str, Any]) -> bool:
+    return "recipe" in entry and rb.Certificate.from_dict(entry).kind.partition("@")[2] in rb.DIVERGENCES
 
 
 def _two_numbers(entries: Mapping[str, Any]) -> Iterator[str]:
@@ -150,7 +155,8 @@ def _wrong_verdicts(gate: Mapping[str, Any] | None, entries: Mapping[str, Any]) 
         if entry is None:
             continue
         value = np.asarray(entry["value"]).item()
-        is_from_below = name.startswith("worst_score") and relation == ">="  # its upper end is that of the mean
+        # Its upper end is that of the mean.
+        is_from_below = _is_shifted(entry) and entry["recipe"]["answers"].get("higher_is_better", False)
         if each["upper"] is not None and abs(each["upper"] - value) > 1e-12 and not is_from_below:
             yield f"the verdict on {each['requirement']} reads {each['upper']}, and the certificate says {value}"
         is_met = value <= limit if relation == "<=" else entry.get("lower", -np.inf) >= limit
@@ -216,15 +222,15 @@ def _on_scale(text: str, entries: Mapping[str, Any]) -> Iterator[str]:
         if not {"old", "higher_is_better"} & answers.keys():
             continue
         value, lower = np.asarray(entry["value"]), np.asarray(entry.get("lower", -np.inf))
-        if _name(entry).startswith("harmed:"):
-            shares = [float(share) for share, at in re.findall(_SHARE, text) if f"harmed:{at}" == _name(entry)]
+        if "old" in answers and _name(entry).startswith("share:"):
+            shares = [float(share) for share, at in re.findall(_SHARE, text) if f"share:{at}" == _name(entry)]
             yield from (f"{name} is said to be {s} %" for s in shares if not -1e-9 <= s / 100 - value <= 0.001 + 1e-9)
         if not entry["axes"]:
             before = re.findall(rf"(-?\d+\.\d+) <= {re.escape(entry['quantity'])}", text, re.IGNORECASE)
             said = [("at least", each, "") for each in before]
             for word, first, second in said + re.findall(re.escape(entry["quantity"]) + _BOUND, text, re.IGNORECASE):
                 low, high = (first, "") if word == "at least" else (first, second) if second else ("", first)
-                if second and _name(entry).startswith("worst_"):  # the other end is that of the mean
+                if second and _is_shifted(entry):  # the other end is that of the mean
                     low, high = (low, "") if answers.get("higher_is_better") else ("", high)
                 is_right = not low or -1e-9 <= lower - float(low) <= _ROUNDING
                 if not (is_right and (not high or -1e-9 <= float(high) - value <= _ROUNDING)):
@@ -244,7 +250,7 @@ def _table_of_budgets(page: str, best: Numbers) -> Iterator[str]:
         for budget, _, bounds in table:
             at = float(budget)
             said = 1.0 if bounds[0] == "not bounded" else float(bounds[0])
-            keys = [("mean", None)] if at == 0.0 else [(f"worst_mean:{unit}", at)]
+            keys = [("mean", None)] if at == 0.0 else [(f"mean@{unit}", at)]
             certified = {value for key in keys for value in best.get(key, ())}
             if certified and not any(said - value <= _ROUNDING for value in certified):
                 yield f"at budget {budget} the mean is said to be at most {said}, and certified: {sorted(certified)}"

@@ -222,12 +222,11 @@ class Findings:
     def band_over_budgets(self, divergence: str, threshold: float | None = None) -> Band | None:
         """Return the band off which the same bounds can be read at other budgets; None if they are no band's."""
         shifted = self._worst_cases(divergence, threshold)
-        if not shifted:
+        of_band = {} if self.band is None else self.band.provenance()["band"]
+        if not shifted or any(each.recipe["band"] == of_band for each in shifted):
             return self.band
-        if self.band is not None and shifted[0].recipe["band"] == self.band.provenance()["band"]:
-            return self.band
-        source = source_of(shifted[0])
-        return source if isinstance(source, Band) else None
+        sources = map(source_of, shifted)
+        return next((each for each in sources if isinstance(each, Band)), None)
 
     def _worst_cases(self, divergence: str, threshold: float | None) -> list[Certificate]:
         kind = f"{'mean' if threshold is None else 'share'}@{divergence}"
@@ -238,14 +237,13 @@ class Findings:
         points, band = self.over_budgets(divergence, threshold), self.band_over_budgets(divergence, threshold)
         if band is None and not any(points):  # nothing at a budget above 0
             return None
-        if band is not None:
-            points = {budget: bound for budget, bound in points.items() if not budget}
-        last = max((budget for budget, bound in points.items() if bound <= limit), default=None)
-        beyond = min((budget for budget in points if last is None or budget > last), default=None)
+        kept = [budget for budget, bound in points.items() if bound <= limit]
+        broken = [budget for budget in points if budget not in kept]
         if band is not None:
             found = breakdown(band, divergence=divergence, target=limit, threshold=threshold)
-            last = float(found.lower) if np.isfinite(found.lower) else last
-            beyond = 0.0 if last is None else float(found.upper) if np.isfinite(found.upper) else None
+            kept, broken = [*kept, float(found.lower)], [0.0, *broken, float(found.upper)]
+        last = max(filter(np.isfinite, kept), default=None)
+        beyond = min((size for size in broken if np.isfinite(size) and (last is None or size > last)), default=None)
         goal = goal_in_words(limit, threshold, is_measured=band is not None and band.local == "observed")
         said = said_of_breakdown(goal, divergence=divergence, budget=last, beyond=beyond, validity=self.validity)
         return Breakdown(limit, threshold, divergence, last, beyond, said)

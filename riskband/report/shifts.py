@@ -73,7 +73,7 @@ def _column(threshold: float | None, found: Findings) -> str:
 def _one_shift(found: Findings, divergence: str, points: Sequence[float | None]) -> Shift | None:
     """What may change within budgets of one divergence; nothing if only a network without a shift is bounded.
 
-    Where a number is not bounded at a budget, what is said of the next larger one holds, too.
+    What is said of a larger budget holds, too.
     """
     known = {point: found.over_budgets(divergence, point) for point in points}
     known = {point: bounds for point, bounds in known.items() if any(bounds)}
@@ -109,7 +109,7 @@ def _one_shift(found: Findings, divergence: str, points: Sequence[float | None])
 
 
 def _at(bounds: Mapping[float, float], budget: float) -> float:
-    return bounds.get(budget, min((bound for size, bound in bounds.items() if size >= budget), default=1.0))
+    return min((bound for size, bound in bounds.items() if size >= budget), default=1.0)
 
 
 def cost_shift(certificates: Certificates) -> tuple[Shift, ...]:

@@ -9,7 +9,6 @@ import riskband as rb
 from riskband.report.asked import Asked, certified
 from riskband.report.compared import certified_on_scale
 from riskband.report.findings import findings
-from riskband.worst_cases.requirements import Gate, Verdict
 
 DELTAS = (0.01, 0.05, 0.2)
 LOSSES = np.random.default_rng(2).binomial(100, 0.1, 60) / 100
@@ -71,20 +70,9 @@ def test_a_bound_by_rank_alone_is_said_at_its_own_level():
         (["mean@chi2:0.1<=0.4"], [(0.4, None)]),
         (["share:0.3@chi2:0.1<=0.5"], [(0.5, 0.3)]),
         (["quantile:0.9<=0.5", "count:0.3@next:5<=4"], []),
+        (["quantile:0.9@chi2:0.1<=0.5", "cvar:0.9@chi2:0.1<=0.9"], []),  # shifted, and no mean
     ],
 )
 def test_only_limits_of_the_mean_and_of_shares_are_followed_over_budgets(required, limits):
     found = certified(rb.ClientRisks(LOSSES, 100), Asked(0.05, require=tuple(required)))
     assert list(found.limits) == limits
-
-
-def test_a_third_shifted_family_is_not_told_to_be_the_mean(monkeypatch):
-    """A worst quantile would have a shift, as a worst mean has."""
-    found = certified(rb.ClientRisks(LOSSES, 100), Asked(0.05, require=("mean@chi2:0.1<=0.4",)))
-    (verdict,) = found.gate.verdicts
-    number = verdict.requirement.number
-    other = number._replace(name="worst_quantile:0.9:chi2:0.1", plain="quantile:0.9")
-    monkeypatch.setattr("riskband.worst_cases.requirements.number_of", lambda name: other)
-    gate = Gate((Verdict(verdict.requirement, "PASS", "a quantile", 0.0, 0.3, 0.05, ()),), 0.05, ())
-    again = findings({"mean": rb.mean_bound(rb.ClientRisks(LOSSES, 100), delta=0.05)}, gate=gate)
-    assert again.limits == ()

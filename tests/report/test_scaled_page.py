@@ -46,12 +46,12 @@ def test_a_comparison_with_requirements_as_a_page(tmp_path, capsys):
     assert "Comparison of two models" in said
     measured = (WORSE - BETTER).mean() / N
     share = np.mean((WORSE - BETTER) / N > 0.02)
-    assert cells(page, "change&lt;=")[1] == f"{measured:.4f}"
-    assert cells(page, "harmed:0.02&lt;=")[1] == f"{share:.4f}"
+    assert cells(page, "mean&lt;=")[1] == f"{measured:.4f}"
+    assert cells(page, "share:0.02&lt;=")[1] == f"{share:.4f}"
     assert cells(page, "The share of unseen clients")[1] == f"{share:.4f}"
     assert f"Measured on the clients that answered: {measured:.4f}." in said
     (percent,) = re.findall(r"at most ([\d.]+) % of unseen clients get worse by more than 0.02", said)
-    assert -1e-9 <= float(percent) / 100 - found.certificates["harmed:0.02"].value <= 0.001 + 1e-9
+    assert -1e-9 <= float(percent) / 100 - found.certificates["share:0.02"].value <= 0.001 + 1e-9
     assert "had no part in training, tuning or choosing either model" in said
     assert "the model" not in said.replace("the model is worse", "")
     assert contradictions(found.to_document(), page=page) == []
@@ -107,11 +107,10 @@ def test_clients_that_all_stay_the_same_and_many_have_a_figure(num_clients):
 
 @pytest.mark.parametrize("kind", ["changes", "scores"])
 def test_bounds_on_other_networks_stand_in_section_3_and_nothing_else_is_made(kind):
-    answers, worst = (CHANGES, "worst_change") if kind == "changes" else (SCORES, "worst_score")
-    of = rb.change_bound if kind == "changes" else rb.score_bound
+    answers = CHANGES if kind == "changes" else SCORES
     found = {
-        "mean": of(answers, worst.removeprefix("worst_"), delta=0.01),
-        "worst": of(answers, f"{worst}:chi2:0.1", delta=0.01),
+        "mean": rb.bound(answers, "mean", delta=0.01),
+        "worst": rb.bound(answers, "mean@chi2:0.1", delta=0.01),
         "next": rb.next_clients(answers, 8, delta=0.01, divergence="kl", budget=[0.0, 0.1]),
         "one": rb.next_clients(answers, 1, delta=0.2, divergence="kl", budget=[0.0, 0.05]),
     }
@@ -139,7 +138,7 @@ def test_a_page_of_scores_never_says_risk_nor_loss_nor_an_end_of_the_range(tmp_p
     assert not re.findall(r"\b[01]\.0000\b", said)
     rows = re.findall(r'<tr><th scope="row">Spital &lt;(\d+)&gt;', page)
     assert list(map(int, rows)) == np.argsort(AUC, kind="stable").tolist()
-    assert cells(page, "score&gt;=")[1] == f"{AUC.mean():.4f}"
+    assert cells(page, "mean&gt;=")[1] == f"{AUC.mean():.4f}"
     path.write_text(page, encoding="utf-8")
     assert main(["verify", str(path)]) == 0
     # A number that these few cannot bound is said not to be.
@@ -168,24 +167,24 @@ def test_what_fits_no_page_is_refused_with_the_remedy(tmp_path, capsys):
     for given, said in (
         ([file, str(risks)], "certificates of a report must be of the same answers"),
         (
-            [file, "--require", "mean<=0.2"],
-            "'mean' cannot be read: no number of such answers, or not its parameters; write 'change'",
+            [file, "--require", "gini<=0.2"],
+            "'gini' is of risks; of a change of the risk there are mean, quantile, share, also @chi2:0.1, and count",
         ),
         ([file, "--require", "harmed:0.1<=0.2"], "riskband compare --require"),
     ):
         assert main(["report", *given, "--out", out]) == 2
         assert said in capsys.readouterr().err
-    with pytest.raises(ValueError, match="write 'score'"):
-        report_page(SCORES, delta=0.05, require="mean<=0.2")
+    with pytest.raises(ValueError, match="'change' and 'harmed' are numbers of changes, got the AUC of clients"):
+        report_page(SCORES, delta=0.05, require="change<=0.2")
     with pytest.raises(ValueError, match="what compare found of one new model"):
         report_page(rb.compare(rb.ClientRisks(WRONG / N, N), {"a": rb.ClientRisks(WRONG / N, N)}))
     with pytest.raises(ValueError, match="of the same answers"):
-        report_page({"a": rb.bound(CHANGES, "change", delta=0.05), "b": rb.bound(SCORES, "score", delta=0.05)})
+        report_page({"a": rb.bound(CHANGES, "mean", delta=0.05), "b": rb.bound(SCORES, "mean", delta=0.05)})
 
 
 def test_a_score_that_was_changed_makes_no_page(tmp_path, capsys):
     document = {"schema": "riskband.certificates/1", "findings": {}, "certificates": {}}
-    certificate = rb.bound(SCORES, "score", delta=0.05).to_dict()
+    certificate = rb.bound(SCORES, "mean", delta=0.05).to_dict()
     certificate["recipe"]["answers"]["values"][0] = 0.999999
     file = tmp_path / "score.json"
     file.write_text(json.dumps(document | {"certificates": {"score": certificate}}), encoding="utf-8")
