@@ -55,7 +55,7 @@ def run(folder: Path, port: int) -> None:
 def watch(folder: Path, is_over: threading.Event) -> None:
     """Look at a fleet that was as certified once, as `riskband monitor --follow` does."""
     rng, rows = np.random.default_rng(1), ["loss"]
-    rb.mean_bound(rb.ClientRisks([0.1, 0.2] * 50, 100), delta=0.05).save(folder / "before.json")
+    rb.bound(rb.ClientRisks([0.1, 0.2] * 50, 100), "mean", delta=0.05).save(folder / "before.json")
     while not is_over.wait(1.0):
         rows += [f"{rng.binomial(100, 0.15 if len(rows) < 60 else 0.22) / 100}" for _ in range(4)]
         (folder / "fleet.csv").write_text("\n".join(rows) + "\n")

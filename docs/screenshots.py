@@ -37,7 +37,7 @@ def monitored() -> str:
     means = np.repeat([0.125, 0.125, 0.22], [200, 17 * 12, 13 * 12])
     risks = rng.binomial(100, rng.beta(24 * means, 24 * (1 - means))) / 100
     before, since = rb.ClientRisks(risks[:200], 100), rb.ClientRisks(risks[200:], 100)
-    certificate = rb.worst_case_mean(before, divergence="chi2", budget=0.1, delta=0.05)
+    certificate = rb.bound(before, "mean@chi2:0.1", delta=0.05)
     found = rb.monitor({"worst mean": certificate}, since, batches=[12] * 30)
     return monitor_page(found, title="Fleet, November", about={"Certificate": "certificate.json", "Answers": "days/"})
 
