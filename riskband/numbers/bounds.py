@@ -235,6 +235,8 @@ def _shifted_tail(source: Any, number: Number, *, sides: str, delta: float | Non
 def _shifted_share(source: Any, number: Number, *, sides: str, **terms: Any) -> Certificate:
     """The share of a network within a budget grows with that of the source, by a formula for two kinds of clients."""
     plain = bound(source, number.unshifted, **terms)
+    if plain.event == "band":  # of which it is made again
+        return _shifted_share_of_band(_band_of(source, **terms), number, sides=sides)
     return _moved(plain, number, float(binary_worst_case(float(plain.value), **_ball(number))))
 
 
