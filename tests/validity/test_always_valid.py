@@ -15,9 +15,8 @@ import riskband as rb
 from riskband.bands.levels import checkpoint, stitched_levels
 from riskband.certificate import CrossingError
 from riskband.functionals.distributions import RiskDistribution
+from riskband.numbers.number import ON_SCALE, Number
 from riskband.worst_cases.always_valid import _STAKES, DIRECT, always_valid
-from riskband.worst_cases.requirements import number_of
-from riskband.worst_cases.scaled import CHANGES, SCORES
 from tests.validity.coverage import ROUNDING, failures, rejected, study
 from tests.validity.test_two_models import ATOMS, LAWS, MASSES
 
@@ -32,14 +31,15 @@ NETWORKS = {  # kinds of clients: how frequent each is, its risk, and its number
 NUMBERS = (
     *("mean", "share:0.4", "share:0.35", "share:0.2", "quantile:0.8", "quantile:0.3", "cvar:0.8"),
     *("mean@chi2:0.2", "mean@kl:0.1", "mean@tv:0.1", "mean@hellinger2:0.05"),
-    *("mean@chi2:0", "share:0.35@chi2:0.1"),
+    *("mean@chi2:0", "share:0.35@chi2:0.1", "quantile:0.8@chi2:0.1"),
 )
 
 
 def test_every_number_with_bets_of_its_own_is_tried():
-    assert {name.partition(":")[0] for name in NUMBERS} == {*DIRECT}
-    assert {name.partition(":")[0] for name in OF_CHANGES} == {*CHANGES}
-    assert {name.partition(":")[0] for name in OF_SCORES} == {*SCORES}
+    assert {Number.of(name).family for name in NUMBERS} == {*DIRECT}
+    for names in (NUMBERS, OF_CHANGES, OF_SCORES):
+        tried = {(Number.of(name).family, Number.of(name).where) for name in names}
+        assert {*product(ON_SCALE, ("", "shifted"))} <= tried
 
 
 @cache
@@ -50,12 +50,12 @@ def truth(network, name):
 
 
 def ends(name, atoms, weights):
-    order = np.argsort(atoms, kind="stable")
-    family, _, level = name.partition(":")
+    order, number = np.argsort(atoms, kind="stable"), Number.of(name)
     below = np.cumsum(weights[order])
-    if family.endswith("quantile"):
-        return [atoms[order][np.searchsorted(below, float(level) + e).clip(max=atoms.size - 1)] for e in (-1e-9, 1e-9)]
-    return [number_of(name).value(RiskDistribution(atoms[order], np.append(below[:-1], 1.0)))] * 2
+    if number.family == "quantile" and number.shift is None:
+        level = number.point
+        return [atoms[order][np.searchsorted(below, level + e).clip(max=atoms.size - 1)] for e in (-1e-9, 1e-9)]
+    return [number.value(RiskDistribution(atoms[order], np.append(below[:-1], 1.0)))] * 2
 
 
 def drawn(network, rng):
@@ -71,12 +71,23 @@ def are_false(answers, truths):
         try:
             made = always_valid(answers, name, delta=DELTA)
         except CrossingError:  # one end has passed the other, or what was measured: one may be false
-            found |= {(name, end): True for end in ("above", *["below"] * (not name.startswith(("worst", "cvar"))))}
+            found |= {(name, end): True for end in ("above", *["below"] * has_two_ends(name))}
             continue
         found[name, "above"] = made.value < high - ROUNDING
         if made.lower is not None:
             found[name, "below"] = made.lower > low + ROUNDING
     return found
+
+
+def has_two_ends(name):
+    return Number.of(name).family in ON_SCALE and Number.of(name).shift is None
+
+
+def rejected_ends(found):
+    """Cases that are rejected: two ends have half of delta each, a single one all of it."""
+    both = {case: each for case, each in found.items() if has_two_ends(case[0])}
+    one = {case: each for case, each in found.items() if not has_two_ends(case[0])}
+    return rejected(both, DELTA / 2) | rejected(one, DELTA)
 
 
 @study(slow=200)
@@ -87,55 +98,59 @@ def test_risks_looked_at_after_every_client(network, num_networks):
     truths = {name: truth(network, name) for name in NUMBERS}
     rng = np.random.default_rng(31)
     found = failures((drawn(network, rng) for _ in range(num_networks)), lambda risks: are_false(risks, truths))
-    has_two_sides = {name for name, end in found if end == "below"}
-    assert has_two_sides == {
-        name for name in NUMBERS if DIRECT[name.partition(":")[0]] in ("mean", "share", "quantile")
-    } - {name for name in NUMBERS if name.startswith("worst")}
-    for both in (True, False):
-        some = {case: each for case, each in found.items() if (case[0] in has_two_sides) == both}
-        assert rejected(some, DELTA / 2 if both else DELTA) == {}
+    assert {name for name, end in found if end == "below"} == {*filter(has_two_ends, NUMBERS)}
+    assert rejected_ends(found) == {}
 
 
-OF_CHANGES = ("change", "harmed:0.02", "quantile:0.8", "mean@chi2:0.1")
+SHIFT = {"divergence": "chi2", "budget": 0.1}
+OF_CHANGES = (
+    "change",
+    "harmed:0.02",
+    "quantile:0.8",
+    *(f"{n}@chi2:0.1" for n in ("mean", "harmed:0.02", "quantile:0.8")),
+)
 
 
 @study(slow=200)
 @pytest.mark.parametrize("law", LAWS)
 def test_changes_looked_at_after_every_client(law, num_networks):
     kinds = LAWS[law]
+    harmed = kinds.weights @ (kinds.changes > 0.02)
     known = {
         "change": [kinds.weights @ kinds.changes] * 2,
-        "harmed:0.02": [kinds.weights @ (kinds.changes > 0.02)] * 2,
+        "harmed:0.02": [harmed] * 2,
         "quantile:0.8": ends("quantile:0.8", kinds.changes, kinds.weights),
-        "mean@chi2:0.1": [
-            2.0 * value - 1.0 for value in ends("mean@chi2:0.1", (kinds.changes + 1.0) / 2.0, kinds.weights)
-        ],
+        "harmed:0.02@chi2:0.1": [rb.binary_worst_case(harmed, **SHIFT)] * 2,
     }
+    for number in ("mean@chi2:0.1", "quantile:0.8@chi2:0.1"):
+        known[number] = [2.0 * value - 1.0 for value in ends(number, (kinds.changes + 1.0) / 2.0, kinds.weights)]
+    assert known.keys() == {*OF_CHANGES}
     rng = np.random.default_rng(32)
     networks = (kinds.draw(rng, NUM_CLIENTS) for _ in range(num_networks))
-    found = failures(networks, lambda changes: are_false(changes, known))
-    assert rejected({case: each for case, each in found.items() if "worst" not in case[0]}, DELTA / 2) == {}
-    assert rejected({case: each for case, each in found.items() if "worst" in case[0]}, DELTA) == {}
+    assert rejected_ends(failures(networks, lambda changes: are_false(changes, known))) == {}
 
 
-OF_SCORES = ("score", "share:0.61", "quantile:0.2", "mean@chi2:0.1")
+OF_SCORES = ("mean", "share:0.61", "quantile:0.2", *(f"{n}@chi2:0.1" for n in ("mean", "share:0.61", "quantile:0.2")))
 
 
 @study(slow=200)
 @pytest.mark.parametrize("higher", [True, False])
 def test_scores_looked_at_after_every_client(higher, num_networks):
-    worst = ends("mean@chi2:0.1", 1.0 - ATOMS if higher else ATOMS, MASSES)[0]
+    bad = 1.0 - ATOMS if higher else ATOMS
+    share = MASSES @ (ATOMS <= 0.61 if higher else ATOMS >= 0.61)
     known = {
-        "score": [ATOMS @ MASSES] * 2,
-        "share:0.61": [MASSES @ (ATOMS <= 0.61 if higher else ATOMS >= 0.61)] * 2,
+        "mean": [ATOMS @ MASSES] * 2,
+        "share:0.61": [share] * 2,
         "quantile:0.2": [0.5, 0.61],
-        "mean@chi2:0.1": [1.0 - worst if higher else worst] * 2,
+        "share:0.61@chi2:0.1": [rb.binary_worst_case(share, **SHIFT)] * 2,
     }
+    for number in ("mean@chi2:0.1", "quantile:0.2@chi2:0.1"):
+        worst = ends(number.replace("0.2", "0.8") if higher else number, bad, MASSES)[0]
+        known[number] = [1.0 - worst if higher else worst] * 2
+    assert known.keys() == {*OF_SCORES}
     rng = np.random.default_rng(33)
     networks = (rb.ClientScores(rng.choice(ATOMS, NUM_CLIENTS, p=MASSES), higher) for _ in range(num_networks))
-    found = failures(networks, lambda scores: are_false(scores, known))
-    assert rejected({case: each for case, each in found.items() if "worst" not in case[0]}, DELTA / 2) == {}
-    assert rejected({case: each for case, each in found.items() if "worst" in case[0]}, DELTA) == {}
+    assert rejected_ends(failures(networks, lambda scores: are_false(scores, known))) == {}
 
 
 def chance_ever(is_excluded, share, num_clients):

@@ -7,9 +7,11 @@ sum of binomial ones, at every share of bad clients.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -32,8 +34,9 @@ from riskband.functionals import pairs as pairs_module
 from riskband.functionals.bets import DirectBounds
 from riskband.functionals.functional import FUNCTIONALS, interval_of, resolve
 from riskband.functionals.pairs import Pairs
+from riskband.numbers.bounds import BOUNDS
+from riskband.numbers.number import SHIFTED, UNSEEN, Number
 from riskband.worst_cases.divergences import DIVERGENCES
-from riskband.worst_cases.scaled import CHANGES, SCORES
 from tests.reference.definitions import GENERATORS
 from tests.validity.coverage import is_rejected
 
@@ -108,46 +111,75 @@ CASES["transport mean"] = (transport(transport_mean), lambda p: np.minimum(p + B
 CASES["transport share"] = (transport(transport_share), lambda p: np.minimum(p + BUDGET / 0.5, 1.0))
 ORDERED = [name for name in CASES if name not in (*PAIRED_OR_FREE, "mean_bound")]
 
-PARAMETERS = {"change_quantile": ":0.5", "score_quantile": ":0.5", "harmed": ":0.02", "score_share": ":0.5"}
-PARAMETERS |= dict.fromkeys(("worst_change", "worst_score"), f":chi2:{BUDGET}")
-OF_KIND = {"mean": lambda p: p, "quantile": TRUTHS["quantile:0.5"], "worst": WITHIN["chi2"]}
+POINTS = {"mean": "", "quantile": ":0.5", "share": ":0.5", "cvar": ":0.6"}
+OF_SHARE = {  # the number on [0, 1], where this share of the clients is bad
+    "mean": TRUTHS["mean"],
+    "quantile": TRUTHS["quantile:0.5"],
+    "share": TRUTHS["share:0.5"],
+    "cvar": lambda p: np.minimum(p / 0.4, 1.0),
+}
 
 
-def of_changes(number, local):
+class Kind(NamedTuple):
+    """Answers that are made of two kinds of clients, and what a good and a bad one have."""
+
+    of: type
+    make: Callable
+    good: float = 0.0
+    bad: float = 1.0
+
+
+def as_counts(risks):
+    edges, size = np.array([0.0, 0.25, 1.0]), int(risks.num_examples[0])
+    return rb.HistogramRisks(edges, rb.risk_histogram(risks.values, size, edges=edges, binary=True), size, binary=True)
+
+
+def as_changes(risks):
     """Every example of the bad clients gets worse, of the others better."""
-
-    def bound(risks):
-        changes = rb.ClientChanges(1.0 - risks.values, risks.values, risks.num_examples, True)
-        found = rb.bound(changes, number, delta=DELTA, sides="two", local=local)
-        return -1.0 if found.lower is None else found.lower, found.value
-
-    return bound
+    return rb.ClientChanges(1.0 - risks.values, risks.values, risks.num_examples, True)
 
 
-def of_scores(number, good, bad):
-    def bound(risks):
-        values = np.where(risks.values == 1.0, bad, good)
-        found = rb.bound(rb.ClientScores(values, good > bad, low=-3.0, high=7.0), number, delta=DELTA, sides="two")
-        return -3.0 if found.lower is None else found.lower, found.value
-
-    return bound
+def as_scores(risks, good, bad):
+    return rb.ClientScores(np.where(risks.values == 1.0, bad, good), good > bad, low=-3.0, high=7.0)
 
 
-def scaled_cases():
-    """Each number of changes and of scores, with its truth where a share of the clients is bad."""
-    for name, kind in (CHANGES | SCORES).items():
-        number = f"{name}{PARAMETERS.get(name, '')}"
-        for how in ("marginal", "observed") if name in CHANGES else ((7.0, -3.0), (-3.0, 7.0)):
-            good, bad = (-1.0, 1.0) if name in CHANGES else how
-            truth = partial(
-                lambda p, of, good, bad: good + (bad - good) * of(p), of=OF_KIND.get(kind), good=good, bad=bad
-            )
-            bound = of_changes(number, how) if name in CHANGES else of_scores(number, *how)
-            yield f"{number}, {how}", (bound, TRUTHS["share:0.5"] if kind == "share" else truth)
+KINDS = {
+    "risks": Kind(rb.ClientRisks, lambda risks: risks),
+    "counts": Kind(rb.HistogramRisks, as_counts),
+    "changes": Kind(rb.ClientChanges, as_changes, -1.0, 1.0),
+    "scores, higher is better": Kind(rb.ClientScores, partial(as_scores, good=7.0, bad=-3.0), 7.0, -3.0),
+    "scores, lower is better": Kind(rb.ClientScores, partial(as_scores, good=-3.0, bad=7.0), -3.0, 7.0),
+}
 
 
-SCALED = dict(scaled_cases())
-CASES |= SCALED
+def cases_of_the_table(where, kinds, divergences=(None,)):
+    """A bound and its truth for each family that `BOUNDS` has of a population and of these kinds of answers."""
+    for row, name, divergence in product(BOUNDS, kinds, divergences):
+        if row.where != where or not issubclass(KINDS[name].of, row.answers):
+            continue
+        has_measured = KINDS[name].of in (rb.ClientRisks, rb.ClientChanges)
+        for family in row.families:
+            number = Number.of(f"{family}{POINTS[family]}{f'@{divergence}:{BUDGET}' if divergence else ''}")
+            for local in ("marginal", "observed") if has_measured and family in ("share", "quantile") else (None,):
+                case = KINDS[name], number, {} if local is None else {"local": local}
+                yield f"{number} of {name}, {local}", (partial(bound_of, *case), partial(true_number, *case[:2]))
+
+
+def bound_of(kind, number, terms, risks):
+    sides = "two" if number.shift is None else "worse"  # a worst case has no other end
+    found = rb.bound(kind.make(risks), number, delta=DELTA, sides=sides, **terms)
+    return -np.inf if found.lower is None else found.lower, found.value
+
+
+def true_number(kind, number, p):
+    share = WITHIN[number.divergence](p) if number.shift else p
+    good, bad = (0.0, 1.0) if number.family == "share" else (kind.good, kind.bad)
+    return good + (bad - good) * OF_SHARE[number.family](share)
+
+
+SCALED = dict(cases_of_the_table(UNSEEN, [name for name in KINDS if name not in ("risks", "counts")]))
+OF_SHIFTED = dict(cases_of_the_table(SHIFTED, KINDS, WITHIN))
+CASES |= SCALED | OF_SHIFTED
 
 
 def test_every_bound_from_answers_is_in_the_scan():
@@ -186,10 +218,27 @@ def test_no_bound_on_a_change_or_a_score_is():
     assert too_often(SCALED, (5,), (20,)) == {}
 
 
+def test_no_bound_on_a_network_within_a_budget_is():
+    assert {*DIVERGENCES} == {*WITHIN}
+    assert too_often(filter(lambda case: "chi2" in case, OF_SHIFTED), (5,), (20,)) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("risks", "cvar:0.6"), *product(("risks", "changes", "scores, higher is better"), ("quantile:0.5", "share:0.5"))],
+)
+def test_the_bound_on_the_network_itself_is_false_of_those_around_it(name, number):
+    """Negative control: an unshifted level, share or tail, held against the truth within the budget."""
+    plain, shifted = Number.of(number), Number.of(f"{number}@chi2:{BUDGET}")
+    bound, terms = partial(bound_of, KINDS[name], plain, {}), {"num_clients": 30, "num_examples": 20}
+    assert scan(bound, partial(true_number, KINDS[name], plain), **terms) <= DELTA
+    assert scan(bound, partial(true_number, KINDS[name], shifted), **terms) > 3 * DELTA
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("num_clients", [2, 10, 20, 50])
 def test_the_same_for_more_clients(num_clients):
-    assert too_often(SCALED, (num_clients,), (1, 20)) == {}
+    assert too_often(SCALED | OF_SHIFTED, (num_clients,), (1, 20)) == {}
 
 
 @pytest.mark.slow

@@ -142,19 +142,19 @@ def test_two_counts_are_so_small_no_more_often_than_their_chance_says_exactly():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", ["target_share:0.5", "target_quantile"])
-def test_shares_and_quantiles_of_the_worst_network_fail_no_more_often_than_delta_exactly(number):
+@pytest.mark.parametrize("family", ["share", "quantile"])
+def test_shares_and_quantiles_of_the_worst_network_fail_no_more_often_than_delta_exactly(family):
     """Clients of two kinds that measure exactly; the share of the worse is just above a quantile's tail."""
-    p, budget, sizes = 0.06, 0.1, (40, 6) if number == "target_share:0.5" else (90, 6)
+    p, budget, sizes = 0.06, 0.1, (40, 6) if family == "share" else (90, 6)
     share = worst_share(p, budget)
     level = 1.0 - share + 1e-9
-    name = f"{number if number.startswith('target_share') else f'target_quantile:{float(level)!r}'}:chi2:{budget}"
-    truth, failed = (share if "share" in number else 0.9), 0.0
+    number = f"{family}:{0.5 if family == 'share' else float(level)!r}@target:chi2:{budget}"
+    truth, failed = (share if family == "share" else 0.9), 0.0
     for k in range(sizes[0] + 1):
         for j in range(sizes[1] + 1):
             answers = [two_kinds(count, size, high=0.9) for count, size in zip((k, j), sizes, strict=True)]
             try:
-                is_false = float(rb.bound((*answers, name), delta=DELTA).value) < truth - 1e-6
+                is_false = float(rb.bound(tuple(answers), number, delta=DELTA).value) < truth - 1e-6
             except CrossingError:  # the truth is within the budget: one of the ends is false
                 is_false = True
             if is_false:
@@ -162,7 +162,7 @@ def test_shares_and_quantiles_of_the_worst_network_fail_no_more_often_than_delta
     assert 0.0 < failed <= DELTA
 
 
-@pytest.mark.parametrize("number", ["target_share:0.25", "target_quantile:0.9"])
+@pytest.mark.parametrize("number", ["share:0.25", "quantile:0.9"])
 def test_few_clients_tighten_shares_and_quantiles_beyond_either_network_alone(number):
     law = BetaRisks(3.0, 21.0)
 
@@ -172,26 +172,26 @@ def test_few_clients_tighten_shares_and_quantiles_beyond_either_network_alone(nu
     source, few = typical(200), typical(30)
 
     def bound(budget, target=few):
-        return float(rb.bound((source, target), f"{number}:chi2:{budget}", delta=0.05).value)
+        return float(rb.bound((source, target), f"{number}@target:chi2:{budget}", delta=0.05).value)
 
     truth = 0.0492 if "share" in number else law.risk_quantile(np.array(0.9))
     assert truth < bound(0.1) < min(bound(0.1, typical(2)), bound(10.0))  # a far network says nothing of it
     assert bound(0.0) < bound(0.1) < bound(0.3)
-    certificate = rb.bound((source, few), f"{number}:chi2:0.1", delta=0.05)
+    certificate = rb.bound((source, few), f"{number}@target:chi2:0.1", delta=0.05)
     assert certificate.assumptions.count(EQUAL_BY_DESIGN) == 1  # limits are chosen for that number
     unequal = rb.ClientRisks(few.values, np.arange(30) + 100, binary=False)
-    assert RANDOM_SIZES in rb.bound((source, unequal), f"{number}:chi2:0.1", delta=0.05).assumptions
+    assert RANDOM_SIZES in rb.bound((source, unequal), f"{number}@target:chi2:0.1", delta=0.05).assumptions
 
 
 @pytest.mark.parametrize("number", ["mean", "share:0.3", "quantile:0.9"])
 def test_clients_of_a_target_that_is_worse_widen_a_bound_by_no_more_than_a_part_of_delta_does(number):
     values = np.rint(100 * BetaRisks(3.0, 21.0).risk_quantile((np.arange(150) + 0.5) / 150)) / 100
     source, worse = rb.ClientRisks(values, 100), rb.ClientRisks(np.linspace(0.2, 0.35, 8).round(2), 100)
-    found, at_part = (rb.bound((source, worse), f"target_{number}:chi2:0.1", delta=d) for d in (0.1, 0.018))
+    found, at_part = (rb.bound((source, worse), f"{number}@target:chi2:0.1", delta=d) for d in (0.1, 0.018))
     assert adds_nothing(found)
     assert float(found.details["source_alone"]) <= found.value <= 1.02 * float(at_part.details["source_alone"])
     alike = rb.ClientRisks(values[::5], 100)
-    assert not adds_nothing(rb.bound((source, alike), f"target_{number}:chi2:0.1", delta=0.1))
+    assert not adds_nothing(rb.bound((source, alike), f"{number}@target:chi2:0.1", delta=0.1))
     if number == "mean":
         alone = rb.worst_case_mean(source, divergence="chi2", budget=0.1, delta=0.1).value
         assert float(found.details["source_alone"]) == alone

@@ -129,7 +129,7 @@ def test_changes_of_which_some_are_wrong_and_some_missing():
 
 ATOMS, MASSES = np.array([0.2, 0.5, 0.61, 0.62, 0.9]), np.array([0.05, 0.15, 0.3, 0.3, 0.2])
 SCORES = {
-    "score": (float(ATOMS @ MASSES),) * 2,
+    "mean": (float(ATOMS @ MASSES),) * 2,
     "quantile:0.2": (0.5, 0.61),  # a fifth is at .5 or below: all numbers between are quantiles
     "quantile:0.9": (0.9, 0.9),
     **{f"share:{at}": {True: (below, below), False: (above, above)} for at, below, above in ((0.61, 0.5, 0.8),)},
