@@ -239,7 +239,7 @@ class KeepRisks:
             what was seen, or as for `ClientRisks`.
         """
         if self._kind == "score":
-            take = "rb.score_bound(kept.scores(), 'score', delta=0.05) or rb.report_page(kept.scores(), delta=0.05)"
+            take = "rb.bound(kept.scores(), 'mean', delta=0.05) or rb.report_page(kept.scores(), delta=0.05)"
             raise ValueError(f"{self._metric!r} is a score and no mean of losses: a round has no risks; take {take}")
         return self._risks_of(self._kept_round(round), who)
 

@@ -24,7 +24,7 @@ from riskband.bands.band import band as band_of
 from riskband.certificate import Certificate
 from riskband.checks import check_choice
 from riskband.functionals.dispersion import dispersion_certificate
-from riskband.functionals.functional import MEASURES, WEIGHTS
+from riskband.functionals.functional import MEASURES, OF_RISKS
 from riskband.functionals.quantiles import cvar, mean, quantile, survival
 from riskband.means import mean_bound
 from riskband.numbers.number import (
@@ -312,8 +312,8 @@ def _distance(source: Networks, number: Number, *, sides: str, delta: float | No
 
 
 _TAILS = ("mean", "cvar", "quantile", "share")
-_INTEGRALS = tuple(name for name in WEIGHTS if name not in _TAILS)
 _MEASURES = tuple(MEASURES)
+_INTEGRALS = tuple(name for name in OF_RISKS if name not in (*_TAILS, *_MEASURES))
 _RISKS, _SCALED = (ClientRisks, Histogram), (ClientChanges, ClientScores)
 
 BOUNDS: tuple[Row, ...] = (

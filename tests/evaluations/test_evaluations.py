@@ -263,7 +263,7 @@ def test_two_logs_are_compared_sample_by_sample(tmp_path, capsys):
     new = harness_logs(tmp_path / "new", lambda line: line | {"acc": 1.0 if line["doc_id"] % 3 else 0.0})
     asked = ["--from", "lm-eval", "--client", "author", "--column", "acc", "--accuracy", "--delta", "0.2"]
     assert main(["compare", str(LM_EVAL), str(new), *asked, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["certificates"]["change"]
+    found = json.loads(capsys.readouterr().out)["certificates"]["mean"]
     worse, better, wrong = (dict.fromkeys(("author-0", "author-1", "author-2"), 0) for _ in range(3))
     for file in LM_EVAL.iterdir():
         lines = [
@@ -278,9 +278,9 @@ def test_two_logs_are_compared_sample_by_sample(tmp_path, capsys):
     changes = rb.ClientChanges.from_counts(*counts, 6, old_wrong=list(wrong.values()), names=list(worse))
     assert sum(counts[0]) > 0 < sum(counts[1])
     assert found["recipe"]["answers"] == changes.to_dict()
-    assert found["value"] == rb.compare(changes, delta=0.2).certificates["change"].to_dict()["value"]
+    assert found["value"] == rb.compare(changes, delta=0.2).certificates["mean"].to_dict()["value"]
     assert main(["compare", str(LM_EVAL), str(new), *asked, "--not-binary", "--json"]) == 0
-    rough = json.loads(capsys.readouterr().out)["certificates"]["change"]["recipe"]["answers"]
+    rough = json.loads(capsys.readouterr().out)["certificates"]["mean"]["recipe"]["answers"]
     assert "num_worse" not in rough
 
 
@@ -295,7 +295,7 @@ def test_what_failed_in_one_log_counts_in_both(failed_log, tmp_path, capsys, err
     asked = [*OF_USERS, "--errors", errors, "--out", str(tmp_path / "found.json")]
     assert main(["compare", str(failed_log), str(new), *asked]) == 0
     found = json.loads((tmp_path / "found.json").read_text())
-    answers = found["certificates"]["change"]["recipe"]["answers"]
+    answers = found["certificates"]["mean"]["recipe"]["answers"]
     expected = expected_of(failed_log, errors)
     assert answers["names"] == list(expected)
     np.testing.assert_allclose(answers["old"], [risk for risk, _ in expected.values()])

@@ -435,7 +435,7 @@ def test_a_score_is_kept_as_what_it_is_and_bounded_as_what_a_client_measures(tmp
             refused()
         advice = re.findall(r"rb\..*?delta=0.05\)", str(caught.value))
         bound, report = (eval(each, {"rb": rb, "kept": kept}) for each in advice)
-        assert bound == rb.bound(scores, "score", delta=0.05)
+        assert bound == rb.bound(scores, "mean", delta=0.05)
         assert "he mean auc over unseen clients" in report
     with pytest.raises(ValueError, match="was not kept as a score"):
         kept_by().scores()
