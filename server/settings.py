@@ -18,13 +18,14 @@ from protocol.mechanisms import mechanism_of
 from protocol.models import BUILT_IN_MODELS, MAX_NUM_CLASSES, ROBUSTBENCH, is_model_name
 from riskband.answers.design import design_asked
 from riskband.answers.responses import ANSWERED_BY, MISSING, check_missing
+from riskband.answers.scaled import Scale
 from riskband.bands.methods import resolve_level_method
 from riskband.models.evaluation import DEVICES
 from riskband.models.losses import LOSSES, OWN
 from riskband.numbers.number import Number
 from riskband.report.words import about
 from riskband.worst_cases.always_valid import DIRECT, is_direct
-from riskband.worst_cases.requirements import Requirement, read_requirements
+from riskband.worst_cases.requirements import read_requirements
 from server.run.folder import FIGURE_SUFFIXES
 from server.run.ledger import KEYS_KEY
 from server.sections import (
@@ -204,17 +205,20 @@ class Model(Section):
     }
 
 
-def numbers_of(required: Iterable[str]) -> list[Number]:
-    """Return the numbers that requirements are about."""
-    return [Requirement.of(each).number for each in required]
+def numbers_of(required: Iterable[str], scale: Scale | None = None) -> list[Number]:
+    """Return the numbers that requirements are about; raises ValueError for one that there is not on this scale."""
+    return [requirement.number for requirement in read_requirements(required, scale)]
 
 
 def _requirement(text: str) -> str:
-    """Return a requirement as it is written; raises ValueError, also for what counts examples."""
+    """Return a requirement as it is written; raises ValueError, also for what counts examples.
+
+    Whether it says "change" is kept, until it is known whether the answers are changes.
+    """
     (found,) = read_requirements(text, None)
     if found.number.family == "example_mean":
         raise ValueError
-    return str(found)
+    return text if found.number.is_change else str(found)
 
 
 class Question(Section):
@@ -317,7 +321,7 @@ class Asking(Section):
     rules: ClassVar[Mapping[str, Rule]] = {
         "privacy": lambda noise, known: (
             not noise
-            or not (known.get("evaluator") or any(each.is_finite for each in numbers_of(known.get("require", ()))))
+            or not (known.get("evaluator") or any(number.is_finite for number in numbers_of(known.get("require", ()))))
         ),
         "missing": lambda missing, known: missing in MISSING or known.get("strategy", "") == "f_divergence",
         "design": lambda design, known: not (design and _unfit(known, _FIT_FOR_DESIGNS)),

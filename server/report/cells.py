@@ -108,16 +108,16 @@ def certificate_table(
             continue
         for point, bound, observed in _points(entry, threshold=report["config"]["breakdown-threshold"]):
             label = "" if entry["validity"] == "certificate" else f" ({entry['validity']})"
-            is_short = bool(point) or entry["kind"] == "mean"  # of all else the quantity says what it is of
-            named = (
-                _QUANTITIES[entry["kind"].partition("@")[0]].format(**point) if is_short else capital(entry["quantity"])
-            )
+            family = entry["kind"].partition("@")[0]
+            # Of all else the quantity says what it is of.
+            is_short = bool(point) or entry["quantity"].startswith("the mean risk over unseen clients")
+            named = _QUANTITIES[family].format(**point) if is_short else capital(entry["quantity"])
             quantity = named + _published(entry) + label
             known = None if np.isnan(observed) else observed
             checked = [number(known), VERDICTS[None if known is None else known <= bound + 1e-12]] if of_unseen else []
             on = within(entry, point) if is_short else ""
-            digits = 0 if entry["kind"].startswith("count@") else 3
-            is_beside = entry["kind"].startswith("largest@")
+            digits = 0 if family == "count" else 3
+            is_beside = name in report["findings"]["beside"]
             of_delta = f"beside: {short_delta(entry['delta'])}, by its rank" if is_beside else None
             table.add_row(quantity, on, rounded_up(bound, digits), of_delta or _DELTAS[entry["event"]], *checked)
     return table

@@ -18,8 +18,8 @@ from protocol.weight_sets import joined
 from riskband.answers.metrics import first_of
 from riskband.answers.scaled import CHANGE
 from riskband.models.evaluation import example_losses
+from riskband.numbers.number import SHIFTED
 from riskband.plots.changes import changes_figure
-from riskband.worst_cases.requirements import read_requirements
 from server.checks.unseen import Unseen, unseen_clients
 from server.sections import Rule, Section
 from server.settings import RunConfig, is_absolute, numbers_of
@@ -48,10 +48,7 @@ class ComparisonStudy(Study):
     settings = Settings
     rules: ClassVar[Mapping[str, Rule]] = {
         # No worst cases, which answers that may be missing or wrong do not have.
-        "require": lambda required, known: (
-            bool(read_requirements(required, CHANGE) or True)
-            and all(each.shift is None for each in numbers_of(required))
-        ),
+        "require": lambda required, known: all(number.where != SHIFTED for number in numbers_of(required, CHANGE)),
         "privacy": lambda noise, known: not noise,
         "local": lambda local, known: local == "marginal",
         "old_model": lambda place, known: place == _LOCAL or (is_absolute(place) and Path(place).is_file()),

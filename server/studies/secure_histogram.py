@@ -43,7 +43,7 @@ class SecureHistogramStudy(FDivergenceStudy):
         "target": lambda target, known: not target,
         "require": lambda required, known: (  # no single answer is ever seen
             FDivergenceStudy.rules["require"](required, known)
-            and not any(each.is_finite for each in numbers_of(required))
+            and not any(number.is_finite for number in numbers_of(required))
         ),
         "histogram_sizes": lambda sizes, known: sizes == "equal" or known.get("local") not in ("union", "observed"),
     }

@@ -14,6 +14,7 @@ from torch import nn
 
 from protocol.models import model_arrays
 from protocol.questions import Candidate, LossQuery
+from riskband.answers.scaled import RISK
 from riskband.certificate import Certificate
 from riskband.numbers.number import COST, TARGET
 from riskband.worst_cases.requirements import Gate, read_requirements, verdicts_on
@@ -79,9 +80,8 @@ class Study(ABC):
     settings: ClassVar[type[Section]]  # its keys
     # By field of any section, what this study asks of it.
     rules: ClassVar[Mapping[str, Rule]] = {
-        "require": lambda required, known: (
-            bool(read_requirements(required) or True)
-            and all(each.where not in (COST, TARGET) for each in numbers_of(required))
+        "require": lambda required, known: all(
+            number.where not in (COST, TARGET) for number in numbers_of(required, RISK)
         ),
         "privacy": lambda noise, known: not noise or known.get("local") not in ("union", "observed"),
     }

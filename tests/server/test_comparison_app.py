@@ -120,9 +120,9 @@ def test_the_unseen_clients_true_changes_are_within_what_was_certified(
         changes.append(law.weights @ (is_wrong(new, law.x, law.y).astype(float) - old))
     observed = {name: entry["check"]["observed"] for name, entry in report["certificates"].items()}
     changes = np.sort(changes)
-    assert observed["require_change"] == pytest.approx(np.mean(changes))
-    assert observed["require_harmed_0.1"] == pytest.approx(np.mean(changes > 0.1))
-    assert observed["require_change_quantile_0.9"] == pytest.approx(changes[17])  # the smallest with 18 of 20 up to it
+    assert observed["require_mean"] == pytest.approx(np.mean(changes))
+    assert observed["require_share_0.1"] == pytest.approx(np.mean(changes > 0.1))
+    assert observed["require_quantile_0.9"] == pytest.approx(changes[17])  # the smallest with 18 of 20 up to it
     assert all(entry["check"]["holds"] for entry in report["certificates"].values())
 
 
@@ -196,8 +196,8 @@ def test_of_another_loss_the_mean_change_is_certified(
     report = run(tmp_path, defaults, loss="brier", old_model=old[1], require="change<=0.1")
     section = report["comparison"]
     assert section["num_worse"] is section["num_better"] is None
-    assert list(report["certificates"]) == ["require_change"]
-    recipe = rb.Certificate.load(tmp_path / "certificates" / "require_change.json").recipe
+    assert list(report["certificates"]) == ["require_mean"]
+    recipe = rb.Certificate.load(tmp_path / "certificates" / "require_mean.json").recipe
     assert not recipe["answers"]["binary"]
 
 
@@ -205,7 +205,7 @@ def test_who_is_missing_counts_as_worst_where_that_is_asked(tmp_path: Path, defa
     settings = {"behaviours": {2: raises}, "quorum": 0.8, "require": "change<=0.1,harmed:0.05<=0.2"}
     plain = run(tmp_path / "plain", defaults, **settings)
     careful = run(tmp_path / "careful", defaults, **settings, missing="worst", contamination=1)
-    for name in ("require_change", "require_harmed_0.05"):
+    for name in ("require_mean", "require_share_0.05"):
         assert careful["certificates"][name]["value"] > plain["certificates"][name]["value"]
 
 
@@ -215,7 +215,7 @@ def test_who_is_missing_counts_as_worst_where_that_is_asked(tmp_path: Path, defa
         ({"old_model": ""}, "old-model"),
         ({"old_model": "/no/such/old.pt"}, "old-model"),
         ({"old_model": "old.pt"}, "old-model"),
-        ({"require": "mean<=0.2"}, "require"),
+        ({"require": "gini<=0.2"}, "require"),
         ({"require": "count:1@next:20<=3"}, "require"),
         ({"privacy": "laplace:1"}, "privacy"),
         ({"local": "observed"}, "local"),
@@ -270,8 +270,9 @@ def test_of_few_clients_the_change_of_the_next_one_stands_beside(tmp_path: Path,
 
 def test_how_many_of_the_next_clients_get_worse_is_required(tmp_path: Path, defaults: Mapping[str, Any]) -> None:
     report = run(tmp_path, defaults, require="count:0.3@next:5<=4,change<=0.5")
-    stored = rb.Certificate.load(tmp_path / "certificates" / "require_next_5_0.3.json")
-    assert stored == rb.next_clients(rb.ClientChanges(**stored.recipe["answers"]), 5, above=0.3, delta=0.025)
+    stored = rb.Certificate.load(tmp_path / "certificates" / "require_count_0.3@next_5.json")
+    changes = rb.ClientChanges(**stored.recipe["answers"])
+    assert stored == rb.bound(changes, "count:0.3@next:5", sides="two", delta=0.025)
     assert report["gate"]["requirements"][0]["upper"] == stored.value
     assert rb.verify(stored).ok
     assert f"risk above 0.3 │                │ {stored.value:10.0f} │ its own" in printed(report, width=180)

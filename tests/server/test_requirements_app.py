@@ -32,8 +32,8 @@ def test_the_verdicts_follow_from_certificates_of_the_library_which_share_delta(
     answers = rb.ClientRisks(**stored["mean"].recipe["answers"])
     part = stored["mean"].delta
     assert sum(each["delta"] for each in report["findings"]["events"]) == pytest.approx(0.05)
-    files = {"mean": "mean", "quantile:0.9": "require_quantile_0.9", WORST: "require_worst_mean_chi2_0.1"}
-    for name, expected in certificates_of(answers, files, delta=part).items():
+    files = {"mean": "mean", "quantile:0.9": "require_quantile_0.9", WORST: "require_mean@chi2_0.1"}
+    for name, expected in certificates_of(answers, map(rb.Number.of, files), delta=part).items():
         found = stored[files[name]]
         assert (found.lower, found.value, found.delta) == (expected.lower, expected.value, part)
         assert rb.verify(found).ok
@@ -104,10 +104,10 @@ def test_every_study_decides_or_says_that_it_does_not(tmp_path, defaults, change
 def test_next_clients_may_be_required_of_every_study_that_sees_answers(tmp_path, defaults, changes):
     asked = "count:0.99@next:4<=3,mean<=0.98"
     report = run_app(tmp_path, defaults, **{"num_unseen": 0} | changes, require=asked)
-    stored = rb.Certificate.load(tmp_path / "certificates" / "require_next_4_0.99.json")
+    stored = rb.Certificate.load(tmp_path / "certificates" / "require_count_0.99@next_4.json")
     assert rb.verify(stored).ok
     answers = rb.ClientRisks(**stored.recipe["answers"])
-    assert stored == rb.next_clients(answers, 4, above=0.99, delta=stored.delta)
+    assert stored == rb.bound(answers, "count:0.99@next:4", sides="two", delta=stored.delta)
     assert sum(each["delta"] for each in report["findings"]["events"]) <= 0.05 + 1e-9
     assert report["gate"]["requirements"][0]["upper"] == stored.value
     assert "would measure a risk above 0.99" in report["gate"]["requirements"][0]["statement"]
@@ -121,7 +121,7 @@ def test_trainers_decide_nothing(tmp_path, defaults):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"require": "mean"}, "a requirement must be NAME<=NUMBER"),
+        ({"require": "mean"}, "a requirement must be NUMBER<=LIMIT"),
         ({"require": "mean<=0.2,medain<=0.1"}, "medain"),
         ({"require": "mean<=20"}, "divide a percentage by 100"),
         ({"require": "mean<=0.2", "strategy": "selection"}, "not for selection"),

@@ -37,10 +37,10 @@ REPORT = {
         "failures": [{"client_id": None, "reason": "node-missing", "detail": ""}] * 2,
     },
     "certificates": {
-        "mean": entry("mean", 0.1234, 0.1111, event="own"),
+        "mean": entry("mean", 0.1234, 0.1111, event="own", quantity="the mean risk over unseen clients"),
         "survival": entry("share", [0.9, 0.4321, 0.2], [0.8, 0.3, 0.1], axes={"threshold": [0.1, 0.25, 0.4]}),
         "worst_case_mean_kl": entry(
-            "worst_mean", [0.2222, 0.3333], [0.2, 0.3], axes={"budget": [0.05, 0.1]}, divergence="kl"
+            "mean@kl", [0.2222, 0.3333], [0.2, 0.3], axes={"budget": [0.05, 0.1]}, divergence="kl"
         ),
     },
     "metrics": {
@@ -54,6 +54,7 @@ REPORT = {
     "timing": {"seconds": {"answers": 3.14}, "configuration_recorded": "2026-11-22T06:31:07+00:00"},
     "findings": {
         "statement": "with probability at least 0.95 all of this holds together",
+        "beside": [],
         "breakdowns": [{"statement": "Up to budget 0.5 it is certified that all is well."}],
         "says_nothing": {"mean": "too few"},
         "more_clients": "",
