@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 import riskband as rb
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution
+from riskband.numbers.bounds import BOUNDS
+from riskband.numbers.number import ALL, COST, DIVERGENCE, NEXT, OTHERS, SHIFTED, TARGET
 
 DELTAS = st.sampled_from([0.001, 0.05, 0.2, 0.5])
 METHODS = st.sampled_from(["berk_jones", "dkw"])
@@ -14,6 +16,29 @@ LOCALS = st.sampled_from(["marginal", "counted", "union", "observed"])
 DIVERGENCES = st.sampled_from(sorted(rb.DIVERGENCES))
 BUDGETS = st.floats(0.0, 2.0)
 POINTS = np.linspace(0.0, 1.0, 257)
+
+PARAMETERS = {
+    **dict.fromkeys(("mean_range", "maximum", "minimum", "generalised_entropy"), ":2"),
+    **dict.fromkeys(("cvar", "quantile", "share", "atkinson", "top_share"), ":0.5"),
+    **dict.fromkeys(("interval", "quantile_ratio", "quantile_range"), ":0.1:0.9"),
+    **{"extended_gini": ":3", "example_mean": ":50", "count": ":0.3", "largest": ":1"},
+}
+POPULATIONS = {
+    **{SHIFTED: "@chi2:0.1", COST: "@cost:0.5", TARGET: "@target:chi2:0.1"},
+    **{NEXT: "@next:3", OTHERS: "@others:90", ALL: "@all:90"},
+}
+
+
+def numbers_of(kind):
+    """A number for each family and population that the table of bounds has for answers of a kind."""
+    rows = [row for row in BOUNDS if kind in row.answers]
+    assert rows
+    numbers = [
+        f"{family}{PARAMETERS.get(family, '')}{POPULATIONS.get(row.where, '')}"
+        for row in rows
+        for family in row.families
+    ]
+    return [f"{DIVERGENCE}@target:chi2" if number.startswith(DIVERGENCE) else number for number in numbers]
 
 
 @st.composite

@@ -7,16 +7,23 @@ import numpy as np
 import pytest
 
 import riskband as rb
+from riskband.answers.histogram import Histogram
 from riskband.answers.responses import FRESH_CLIENTS
+from riskband.bands.band import Band
 from riskband.certificate import CERTIFICATE, ESTIMATE, REFUTED, weakest_validity
+from riskband.functionals.dispersion import UnboundedError
 from riskband.functionals.weights import QuantileWeight
+from riskband.numbers.bounds import BOUNDS, Networks
 from riskband.selection import FRESH_FOR_CANDIDATES
 from riskband.verification import FUNCTIONS
 from riskband.wording import TRAINERS_ANSWERED
 from riskband.worst_cases.always_valid import always_valid
 from riskband.worst_cases.scaled import FRESH_FOR_BOTH
+from tests.laws.draws import numbers_of
 
 VALUES = [0.1, 0.2, 0.3, 0.1] * 5
+KINDS = {kind: None for row in BOUNDS for kind in row.answers}
+UNBOUNDED = ("mean_log_deviation", "quantile_ratio")
 LINEAR = QuantileWeight.from_density(np.polynomial.Polynomial([0, 2]), name="linear")
 
 
@@ -153,6 +160,64 @@ def test_an_estimate_that_calls_itself_a_certificate_does_not_verify(name):
         assert not verified({**stored, "validity": CERTIFICATE, "statement": fresh["statement"]}).ok
     assert not verified({**stored, "assumptions": fresh["assumptions"]}).ok
     assert not verified({**fresh, "recipe": stored["recipe"]}).ok
+
+
+@cache
+def answers_of(**known):
+    """Answers of each kind that the table of bounds has."""
+    risks = rb.ClientRisks(VALUES, 10, **known)
+    curves = {"cost": "order 1", "binary": True, "guarantee": "exact", **known}
+    return {
+        rb.ClientRisks: risks,
+        rb.ClientChanges: rb.ClientChanges(VALUES, VALUES[::-1], 10, **known),
+        rb.ClientScores: rb.ClientScores(VALUES, True, **known),
+        Histogram: rb.HistogramRisks([0.0, 0.15, 1.0], [10, 10], 10, binary=True, **known),
+        rb.AdversarialAnswers: rb.AdversarialAnswers([0.0, 1.0], [[x, x + 0.1] for x in VALUES], 10, **curves),
+        Networks: (risks, rb.ClientRisks(VALUES[:5], 10, **known)),
+        Band: rb.band(risks, delta=0.1),
+    }
+
+
+def test_answers_of_every_kind_are_tried():
+    assert answers_of().keys() == KINDS.keys()
+
+
+@pytest.mark.parametrize(("kind", "number"), [(kind, each) for kind in KINDS for each in numbers_of(kind)])
+def test_a_number_of_the_table_of_bounds_verifies_and_is_an_estimate_where_trainers_answered(kind, number):
+    delta = None if kind is Band else 0.1
+    known, trained = answers_of()[kind], answers_of(answered_by="trainers")[kind]
+    if number.startswith(UNBOUNDED):  # of so few clients
+        with pytest.raises(UnboundedError, match="cannot be bounded"):
+            rb.bound(known, number, delta=delta)
+        return
+    fresh, made = (rb.bound(each, number, delta=delta) for each in (known, trained))
+    assert fresh.assumptions.count(FRESH_FOR_BOTH if kind is rb.ClientChanges else FRESH_CLIENTS) == 1
+    assert fresh.validity == CERTIFICATE
+    assert fresh.name == str(rb.Number.of(number))
+    assert rb.verify(json.loads(fresh.to_json())) == (True, ())
+    assert made.validity == ESTIMATE
+    assert made.assumptions.count(TRAINERS_ANSWERED) == 1
+    assert (made.value, made.lower) == (fresh.value, fresh.lower)
+    assert rb.verify(made.to_dict() | {"assumptions": fresh.to_dict()["assumptions"]}).ok is False
+
+
+READ_OFF_A_BAND = {
+    "doubtful": rb.ClientRisks(VALUES, 10, num_missing=1, missing="worst", contamination=1),
+    "noisy": rb.ClientRisks(VALUES, 10, True, noise="laplace:1"),
+}
+
+
+@pytest.mark.parametrize("number", [each for each in numbers_of(rb.ClientRisks) if not each.startswith(UNBOUNDED)])
+@pytest.mark.parametrize("kind", READ_OFF_A_BAND)
+def test_a_number_of_doubtful_or_noisy_answers_verifies_or_is_refused(kind, number):
+    answers = READ_OFF_A_BAND[kind]
+    if number.startswith("example_mean") or (kind == "noisy" and rb.Number.of(number).is_finite):
+        with pytest.raises(ValueError, match=r"needs answers without noise|needs answers and a delta"):
+            rb.bound(answers, number, delta=0.1)
+        return
+    made = rb.bound(answers, number, delta=0.1)
+    assert made.name == str(rb.Number.of(number))
+    assert rb.verify(json.loads(made.to_json())) == (True, ())
 
 
 def test_the_weakest_validity_wins():

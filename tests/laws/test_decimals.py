@@ -265,9 +265,7 @@ def test_changes_between_rounded_accuracies_are_bounded_from_both_sides(seed):
         assert np.all(changes.lower_limits(eta) <= exact.lower_limits(eta) + 1e-12)
     for number in ("change", "harmed:0.02", "quantile:0.9"):
         for local in ("marginal", "observed"):
-            ours, theirs = (
-                rb.bound(each, number, delta=DELTA, sides="two", local=local) for each in (changes, exact)
-            )
+            ours, theirs = (rb.bound(each, number, delta=DELTA, sides="two", local=local) for each in (changes, exact))
             assert ours.value >= theirs.value - 1e-12
             assert ours.lower <= theirs.lower + 1e-12
     with pytest.raises(ValueError, match="rounded means must be of 0-1 losses in both"):

@@ -18,7 +18,7 @@ from riskband.cli import main
 from riskband.functionals.functional import FUNCTIONALS, interval_of, resolve
 from riskband.verification import FUNCTIONS
 from riskband.worst_cases.always_valid import always_valid
-from tests.laws.draws import DELTAS, client_risks
+from tests.laws.draws import DELTAS, PARAMETERS, client_risks, numbers_of
 
 RNG = np.random.default_rng(31)
 SIZE = 60
@@ -39,6 +39,7 @@ KNOWING = {  # a certificate of each function that knows designs
     "quantile": lambda r: rb.quantile(r, 0.5, delta=0.1),
     "survival": lambda r: rb.survival(r, thresholds=[0.2, 0.4], delta=0.1, local="observed"),
     "worst_case_mean": lambda r: rb.worst_case_mean(r, divergence="kl", budget=[0.0, 0.1], delta=0.1),
+    "bound": lambda r: rb.bound(r, "share:0.3@chi2:0.1", delta=0.1),
     "select": lambda r: rb.select({"one": r, "two": r}, objective="mean", delta=0.1).certificate,
     "dispersion_certificate": lambda r: rb.dispersion_certificate(r, "share:0.3", delta=0.1),
 }
@@ -88,11 +89,10 @@ def test_only_functions_that_know_designs_answer_and_no_new_one_is_forgotten():
             "quantile_certificate",
         ],
         "of groups or several": ["group_certificate", "joint_cdf", "gini_correlation"],
-        "of other answers": ["change_bound", "score_bound", "wasserstein_mean", "wasserstein_cdf"],
+        "of other answers": ["wasserstein_mean", "wasserstein_cdf"],
         "by ranks, in an order, of two networks, or published": [
             "next_clients",
             "always_valid",
-            "target_bound",
             "wasserstein_published",
         ],
         "of these very clients": ["panel_change"],
@@ -122,7 +122,7 @@ def test_only_functions_that_know_designs_answer_and_no_new_one_is_forgotten():
         lambda r: rb.group_bands(r, ["a", "b"] * 30, delta=0.1),
         lambda r: rb.select({"one": r, "two": r}, objective="mean+gini", delta=0.1),
         lambda r: rb.bound(rb.ClientChanges.between(r, r), "change", delta=0.1),
-        lambda r: rb.require(r, "share:0.3@chi2:0.1<=0.3", delta=0.1),
+        lambda r: rb.require(r, "gini<=0.3", delta=0.1),
         lambda r: rb.plan("mean<=0.3", delta=0.1, pilot=r, num_examples=50),
     ],
 )
@@ -135,11 +135,7 @@ def test_all_else_refuses_with_the_reason_and_the_remedy(name, make):
 
 @pytest.mark.parametrize("name", FUNCTIONALS)
 def test_a_functional_knows_designs_or_refuses_them(name):
-    parameters = {"extended_gini": ":3", "interval": ":0.1:0.9", "quantile_ratio": ":0.1:0.9"}
-    parameters |= {"quantile_range": ":0.1:0.9", "example_mean": ":50"}
-    parameters |= dict.fromkeys(("mean_range", "maximum", "minimum", "generalised_entropy"), ":2")
-    parameters |= dict.fromkeys(("cvar", "quantile", "share", "atkinson", "top_share"), ":0.5")
-    chosen = resolve(f"{name}{parameters.get(name, '')}")
+    chosen = resolve(f"{name}{PARAMETERS.get(name, '')}")
     assert chosen.knows_draws == (name in ("mean", "cvar", "quantile", "share"))
     for design in ("strata", "odds"):
         if chosen.knows_draws:
@@ -148,6 +144,29 @@ def test_a_functional_knows_designs_or_refuses_them(name):
         else:
             with pytest.raises(ValueError, match="independent draws"):
                 interval_of(answers(design), chosen, delta=0.1)
+
+
+KNOWN = (
+    "mean",
+    "cvar:0.5",
+    "quantile:0.5",
+    "share:0.5",
+    *(f"{name}@chi2:0.1" for name in ("mean", "share:0.5", "quantile:0.5")),
+)
+
+
+@pytest.mark.parametrize("number", numbers_of(rb.ClientRisks))
+@pytest.mark.parametrize("name", [*DESIGNS, "odds"])
+def test_a_number_of_the_table_of_bounds_knows_designs_or_refuses_them(name, number):
+    risks = answers(name)
+    if number in KNOWN:
+        made = rb.bound(risks, number, delta=0.1)
+        assert {*risks.responses.assumptions("x", knows_draws=True)} - {"x"} <= {*made.assumptions}
+        assert INDEPENDENT_CLIENTS not in made.assumptions
+        assert rb.verify(made.to_dict()).ok
+    else:
+        with pytest.raises(ValueError, match="independent draws"):
+            rb.bound(risks, number, delta=0.1)
 
 
 OTHERS = {

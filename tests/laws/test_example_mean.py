@@ -104,8 +104,9 @@ def test_the_command_certifies_requires_shows_and_verifies_it(tmp_path, capsys):
     shown = page.read_text()
     assert f"{WRONG.sum() / SIZES.sum():.4f}" in shown
     assert "ean risk per example, not per client" in shown
+    capsys.readouterr()
     assert main([*command, "--at-once"]) == 2
-    assert "neither a band" in capsys.readouterr().err
+    assert "nothing bounds 'example_mean:200' of a band, but of risks" in capsys.readouterr().err
 
 
 def test_a_bound_of_one_says_how_many_clients_would_do():

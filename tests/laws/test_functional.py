@@ -162,4 +162,4 @@ def test_the_command_certifies_any_functional(tmp_path, capsys):
     assert found == ["gini", "cvar:0.9", "share:0.3"]
     assert "the probability that the risk of an unseen client is at least 0.3" in capsys.readouterr().out
     assert main([*command, "--measure", "median"]) == 2
-    assert "measure must be one of" in capsys.readouterr().err
+    assert "number must be one of" in capsys.readouterr().err

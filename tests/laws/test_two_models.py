@@ -105,7 +105,9 @@ def test_another_range_moves_every_bound_as_it_moves_the_scores(answers, into, d
         np.testing.assert_allclose(ends(other, number, delta), expected, atol=1e-9 * (into[1] - into[0]))
 
 
-@given(st.data(), st.sampled_from([*OF_CHANGES, "mean@chi2:0.1", "share:0.02@kl:0.1", "quantile:0.8@kl:0.1"]), st.randoms())
+@given(
+    st.data(), st.sampled_from([*OF_CHANGES, "mean@chi2:0.1", "share:0.02@kl:0.1", "quantile:0.8@kl:0.1"]), st.randoms()
+)
 def test_neither_the_order_nor_the_names_of_clients_count(data, number, random):
     answers = data.draw(changes(num_missing=0))
     order = random.sample(range(len(answers)), len(answers))
