@@ -4,7 +4,7 @@
 
 Upper bounds on the target's mean risk, on a share and on a quantile at delta = .05, 200 clients of the source and few
 of the target, 100 examples each, Beta(3, 21), as means over networks: of the source within the budget alone, of the
-target's clients alone, the smaller of both at delta/2 each, and both together (`rb.target_bound`). The target is the
+target's clients alone, the smaller of both at delta/2 each, and both together (`rb.bound` of both). The target is the
 source network itself, or the worst one within the budget for its mean; how often "together" is below the truth is
 counted.
 """
@@ -61,7 +61,7 @@ def bounds(
         source = answers(rng.choice(pool, NUM_SOURCE), rng)
         few = answers(rng.choice(pool, num_target, p=weights), rng)
 
-        together = float(rb.bound((source, few), f"target_{number}:chi2:{budget}", delta=DELTA).value)
+        together = float(rb.bound((source, few), f"{number}@target:chi2:{budget}", delta=DELTA).value)
         both, halves = (
             [alone(source, number, delta=part, budget=budget), alone(few, number, delta=part)]
             for part in (DELTA, DELTA / 2)
