@@ -19,7 +19,7 @@ from riskband.answers.concave_curves import ConcaveCurve, knapsack_curve, networ
 from riskband.functionals.dispersion import lorenz_of_distribution
 from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import resolve
-from riskband.numbers.number import Number
+from riskband.numbers.number import FINITE, Number
 from riskband.selection import Objective
 from riskband.worst_cases.divergences import robust_mean
 from server.settings import RunConfig
@@ -166,6 +166,6 @@ def _group_means(certificate: rb.Certificate, unseen: Unseen) -> np.ndarray:
 
 
 def _are_known(certificate: rb.Certificate, unseen: Unseen) -> bool:
-    if certificate.recipe["function"] == "next_clients" or "@next" in certificate.kind:
+    if certificate.kind.partition("@")[2] in FINITE:
         return False
     return all(len(unseen.group_risks(name)) > 0 for name in certificate.recipe.get("groups", ()))

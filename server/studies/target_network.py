@@ -17,6 +17,7 @@ from torch import nn
 
 import riskband as rb
 from riskband.models.losses import get_loss
+from riskband.numbers.number import TARGET
 from riskband.report.networks import NO_UPPER_BOUND, certified_target
 from riskband.report.words import capital
 from riskband.wording import confidence, exactly, rounded_down
@@ -82,7 +83,7 @@ def target_entry(evaluation: Evaluation, *, divergences: tuple[str, ...], budget
         both = evaluation.unseen.risks, target.risks
     distances: dict[str, dict[str, Any]] = {}
     for name in divergences:
-        bound = known[f"divergence_{name}"]
+        bound = known[f"divergence@{TARGET}_{name}"]
         estimates = {bins: rb.divergence_estimate(*both, divergence=name, bins=bins) for bins in NUM_BINS}
         distances[name] = {
             "lower_bound": bound.lower,
@@ -98,7 +99,7 @@ def target_entry(evaluation: Evaluation, *, divergences: tuple[str, ...], budget
         "risks": target.risks.tolist(),
         "divergence": distances,
         "checks": [
-            check | _with_few(known.get(f"target_mean_{name}_{exactly(check['budget'])}"), target)
+            check | _with_few(known.get(f"mean@{TARGET}_{name}_{exactly(check['budget'])}"), target)
             for name, distance in distances.items()
             for check in _checks(evaluation, target, name, distance, asked=budgets)
         ],

@@ -78,7 +78,7 @@ def test_few_of_its_clients_tighten_the_certificate_within_the_budget_and_all_sh
     asked = [check for check in report["target"]["checks"] if check["budget_is"] == "asked"]
     assert len(asked) == 4
     for check in asked:
-        name = f"target_mean_{check['divergence']}_{check['budget']:g}"
+        name = f"mean@target_{check['divergence']}_{check['budget']:g}"
         certificate = rb.Certificate.load(folder / "certificates" / f"{name}.json")
         assert check["target_mean"] == certificate.value == certificates[name]["value"]
         assert check["target_mean_holds"] == (certificate.lower <= report["target"]["mean_risk"] <= certificate.value)
@@ -189,7 +189,7 @@ def test_clients_of_a_target_network_are_asked_in_the_same_run_and_stand_beside_
     mean = rb.Certificate.load(tmp_path / "certificates" / "mean.json")
     others = [each.risk for each in answers.values() if each not in in_it]
     assert sorted(mean.recipe["answers"]["values"]) == sorted(others)
-    two = rb.Certificate.load(tmp_path / "certificates" / "target_mean_chi2_1.json")
+    two = rb.Certificate.load(tmp_path / "certificates" / "mean@target_chi2_1.json")
     assert sorted(two.recipe["arguments"]["target"]["answers"]["values"]) == sorted(each.risk for each in in_it)
     assert sum(event["delta"] for event in report["findings"]["events"]) == pytest.approx(report["config"]["delta"])
     holds = [check["target_mean_holds"] for check in target["checks"] if check["budget_is"] == "asked"]
@@ -201,7 +201,7 @@ def test_clients_of_a_target_network_are_asked_in_the_same_run_and_stand_beside_
     else:
         assert target["mean_risk"] is None
         assert holds == [None] * 4
-    assert certificates["target_mean_chi2_1"]["value"] < 1.0
+    assert certificates["mean@target_chi2_1"]["value"] < 1.0
     page = (tmp_path / "report.html").read_text()
     assert contradictions(report, page=page, terminal=printed(report), delta=report["config"]["delta"]) == []
     assert main(["verify", str(tmp_path)]) == 0

@@ -67,7 +67,7 @@ def test_its_certificates_are_those_of_a_sequence_and_verify(finished: Path, rep
         sequence.add(values=by_name[name].risk, num_examples=by_name[name].num_examples)
     found = {
         name: rb.Certificate.load(finished / "certificates" / f"require_{name.replace(':', '_')}.json")
-        for name in sequence.numbers
+        for name in map(str, sequence.numbers)
     }
     assert {name: (c.lower, c.value) for name, c in found.items()} == {
         name: (c.lower, c.value) for name, c in sequence.certificates.items()

@@ -150,9 +150,9 @@ def test_a_run_of_every_strategy_verifies(
         ),
         (
             "target",
-            "target_mean_chi2_0.2",
+            "mean@target_chi2_0.2",
             lambda recipe: recipe["arguments"]["target"]["answers"]["values"].pop(),
-            "nobody left out: certificates/target_mean_chi2_0.2.json has other answers of the group sigma-0.6 than",
+            "nobody left out: certificates/mean@target_chi2_0.2.json has other answers of the group sigma-0.6 than",
         ),
     ],
 )
