@@ -105,7 +105,8 @@ CALLS = {
     },
     "bound, scores": {"source": SCORES, "number": "mean", "delta": 0.1, "sides": "two"},
     "bound, next": {
-        "source": RISKS, "number": "count:0.3@next:2", "delta": 0.1, "sides": "two", "population": 9, "local": "observed",
+        "source": RISKS, "number": "count:0.3@next:2", "delta": 0.1, "sides": "two", "population": 9,
+        "local": "observed",
     },
     "bound, costs": {"source": ANSWERS, "number": "mean@cost:0.1", "delta": 0.1, "sides": "worse", "seed": 0},
     "bound, two networks": {"source": (RISKS, RISKS), "number": "mean@target:chi2:0.1", "delta": 0.1, "sides": "worse"},

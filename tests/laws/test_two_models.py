@@ -440,7 +440,7 @@ REFUSED = {
         lambda: rb.require(MINUTES, "count:1500@next:5<=3", delta=0.1),
         r"in \[0, 1440\), got 1500",
     ),
-    "no number": (lambda: rb.bound(CHANGES, "ginny", delta=0.1), "cannot be read"),
+    "nothing to bound": (lambda: rb.bound(CHANGES, "ginny", delta=0.1), "cannot be read"),
     "a level above 1": (lambda: rb.bound(CHANGES, "quantile:1.1", delta=0.1), r"level must lie in \[0, 1\]"),
     "a cost": (lambda: rb.bound(CHANGES, "mean@cost:0.1", delta=0.1), "'mean@cost:0.1' is of risks"),
     "a worst case from both sides": (
