@@ -25,7 +25,7 @@ from riskband.checks import as_spelled, check_budget, check_count, check_number,
 from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import Functional, resolve
 from riskband.search import bisect_number
-from riskband.wording import exactly, in_full
+from riskband.wording import exactly, in_full, kth_largest
 from riskband.worst_cases.divergences import (
     DIVERGENCES,
     FDivergence,
@@ -184,10 +184,8 @@ class Number:
         is_measured, at = local == "observed", exactly(self.point)
         if self.where == TARGET:
             return self._of_target(at)
-        if self.is_count:
-            which = f"{'all' if self.where == ALL else 'the next'} {self.num_clients}"
-            would = f"would measure {scale.article} {scale.noun} {scale.beyond} {at}"
-            return f"the number of clients, of {which}, that {would}"
+        if self.is_finite:
+            return self._of_finite(scale, at)
         if self.shift is not None:
             return self._of_shifted(scale, at, local)
         if scale is RISK:
@@ -201,6 +199,14 @@ class Number:
             at_client = "that an unseen client would measure" if is_measured else "at an unseen client"
             return f"the {at} quantile of the {scale.noun} {at_client}"
         return f"the mean {scale.noun} over unseen clients"
+
+    def _of_finite(self, scale: Scale, at: str) -> str:
+        who = {NEXT: "the next {}", OTHERS: "the others of {}", ALL: "all {}"}[self.where].format(self.num_clients)
+        if self.is_count:
+            would = f"would measure {scale.article} {scale.noun} {scale.beyond} {at}"
+            return f"the number of clients, of {who}, that {would}"
+        which = "mean" if self.family == "mean" else kth_largest(int(self.point))
+        return f"the {which} {scale.noun} that {who} clients would measure"
 
     def _of_shifted(self, scale: Scale, at: str, local: str) -> str:
         f, size = self.shift or (None, 0.0)

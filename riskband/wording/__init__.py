@@ -50,6 +50,12 @@ def exactly(value: float) -> str:
     return f"{value:.15g}"
 
 
+def kth_largest(k: int) -> str:
+    """Return "largest", "2nd largest", "11th largest"."""
+    ending = "th" if 10 <= k % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(k % 10, "th")
+    return "largest" if k == 1 else f"{k}{ending} largest"
+
+
 def in_short(numbers: npt.NDArray[np.float64]) -> str:
     """Return one number in full, or the ends of several and how many they are."""
     if numbers.size == 1:

@@ -25,7 +25,7 @@ from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, IntArray, check_budget, check_choice, check_count, check_flag
 from riskband.functionals.quantiles import SINGLE_LOCAL
 from riskband.numbers.number import check_worse
-from riskband.wording import chosen_before, exactly, in_short
+from riskband.wording import chosen_before, exactly, in_short, kth_largest
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence
 from riskband.worst_cases.reweighting import ball, within
 from riskband.worst_cases.scaled import SIDES, on_scale
@@ -302,7 +302,7 @@ def _quantity(
     if above is not None:
         where = "" if network is None else f" on {network}"
         return f"the number of clients, of {who}, that would measure a risk above {exactly(above)}{where}"
-    which = k if isinstance(k, str) else "k-th largest" if k is None else _ordinal(k)
+    which = k if isinstance(k, str) else "k-th largest" if k is None else kth_largest(k)
     risk = "the risk" if num_clients == 1 else f"the {which} risk"
     clients = "the next client" if who == "the next 1" else f"{who} clients"
     said = f"{risk} that {clients} would measure" if local == "observed" else f"{risk} of {clients}"
@@ -329,12 +329,6 @@ def _num_above(
         return int(np.sum(_ranks(num_seen, num_next, part, None, f, size, False) <= num_above))
 
     return num_next - most(num_seen - low) + whole * low, most(high) + whole * high
-
-
-def _ordinal(k: int) -> str:
-    """Return "largest", "2nd largest", "11th largest"."""
-    ending = "th" if 10 <= k % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(k % 10, "th")
-    return "largest" if k == 1 else f"{k}{ending} largest"
 
 
 @lru_cache(maxsize=256)

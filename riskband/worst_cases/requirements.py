@@ -402,7 +402,8 @@ def _scale_behind(certificates: Sequence[Certificate]) -> Scale:
 def _verdict(certificates: Mapping[str, Certificate], requirement: Requirement, *, delta: float) -> Verdict:
     number = requirement.number
     lower, upper, found = _ends(certificates, number)
-    quantity = found[0].quantity if found and not number.shift else number.quantity(_scale_behind(found))
+    is_said = found and (number.is_finite or not number.shift)
+    quantity = found[0].quantity if is_said else number.quantity(_scale_behind(found))
     if any((each.recipe.get("band") or {}).get("local") == "observed" for each in found):
         quantity = quantity.replace("with a risk", "that would measure a risk")
     check_ends(

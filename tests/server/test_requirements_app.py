@@ -8,12 +8,14 @@ import json
 import pytest
 
 import riskband as rb
+from riskband.cli import main
 from riskband.worst_cases.requirements import certificates_of
 from server.config import load_config
 from server.problems import ConfigError
 from server.report.table import show_outcome
+from tests.one_voice import contradictions
 from tests.schemas import problems
-from tests.server.running import run_app, saved_certificates
+from tests.server.running import printed, run_app, saved_certificates
 
 WORST = "mean@chi2:0.1"
 ASKED = ["mean<=0.95", "mean@chi2:0.1<=0.97", "mean<=0.01", "quantile:0.9<=0.5"]
@@ -111,6 +113,25 @@ def test_next_clients_may_be_required_of_every_study_that_sees_answers(tmp_path,
     assert sum(each["delta"] for each in report["findings"]["events"]) <= 0.05 + 1e-9
     assert report["gate"]["requirements"][0]["upper"] == stored.value
     assert "would measure a risk above 0.99" in report["gate"]["requirements"][0]["statement"]
+
+
+def test_numbers_of_so_many_clients_and_of_shifted_networks_are_called_what_they_are(tmp_path, defaults):
+    finite = ["mean@next:3", "largest:2@next:20", "count:0.5@all:40"]
+    shifted = ["quantile:0.5@chi2:0.05", "cvar:0.5@kl:0.01", "count:0.9@next:20:chi2:0.1", "mean@others:40"]
+    limits = {"largest:2@next:20": 0.99, "count:0.5@all:40": 39, "count:0.9@next:20:chi2:0.1": 19}
+    required = ",".join(f"{name}<={limits.get(name, 0.99)}" for name in finite + shifted)
+    report = run_app(tmp_path, defaults, num_unseen=3, require=required)
+    files = {name: f"require_{name.replace(':', '_')}" for name in finite + shifted}
+    stored = {name: rb.Certificate.load(tmp_path / "certificates" / f"{file}.json") for name, file in files.items()}
+    assert {name: rb.Number.of(name).quantity() for name in finite} == {n: stored[n].quantity for n in finite}
+    assert all(found.name == name for name, found in stored.items())
+    for name, verdict in zip(files, report["gate"]["requirements"], strict=True):
+        assert stored[name].quantity in verdict["statement"]
+        is_checked = report["certificates"][files[name]]["check"] is not None
+        assert is_checked == (not rb.Number.of(name).is_finite)  # unseen clients are another number of them
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert contradictions(report, page=page, terminal=printed(report), delta=0.05) == []
+    assert main(["verify", str(tmp_path)]) == 0
 
 
 def test_trainers_decide_nothing(tmp_path, defaults):
