@@ -18,8 +18,7 @@ import numpy as np
 
 import riskband as rb
 from benchmarks.ground_truth import BetaRisks
-from riskband.search import bisect_number
-from riskband.worst_cases.divergences import binary_worst_case, resolve_divergence, robust_mean
+from riskband.worst_cases.divergences import resolve_divergence, robust_mean
 
 DELTA, NUM_SOURCE, NUM_EXAMPLES, LAW = 0.05, 200, 100, BetaRisks(3.0, 21.0)
 _POOL = 20_000  # clients that stand for the network, of which the worst one within the budget is drawn
@@ -32,15 +31,7 @@ def answers(risks: np.ndarray, rng: np.random.Generator) -> rb.ClientRisks:
 
 def alone(answers: rb.ClientRisks, number: str, *, delta: float, budget: float = 0.0) -> float:
     """What one network's answers bound within a budget."""
-    family, _, text = number.partition(":")
-    within = {"divergence": "chi2", "budget": budget}
-    if family == "mean":
-        return float(rb.worst_case_mean(answers, delta=delta, **within).value)
-    if family == "share":
-        return float(binary_worst_case(rb.survival(answers, thresholds=float(text), delta=delta).value, **within))
-    tail = 1.0 - float(text)
-    kept = bisect_number(lambda share: binary_worst_case(share, **within) < tail, low=0.0, high=tail)
-    return float(rb.quantile(answers, 1.0 - kept.lower, delta=delta).value)
+    return float(rb.bound(answers, f"{number}@chi2:{budget}", delta=delta).value)
 
 
 def bounds(
