@@ -31,7 +31,7 @@ def scenario_parser(prog: str, description: str) -> argparse.ArgumentParser:
     parser.add_argument("--seed", metavar="S", help="seed of everything random (seed)")
     parser.add_argument("--resume", action="store_true", help="continue the interrupted run in that folder (resume)")
     required = "PASS, FAIL or NOT DECIDED, and exit status 0, 1 or 3: 'quantile:0.9<=0.3' (require)"
-    parser.add_argument("--require", metavar="NAME<=LIMIT", action="append", nargs="+", default=[], help=required)
+    parser.add_argument("--require", metavar="NUMBER<=LIMIT", action="append", nargs="+", default=[], help=required)
     parser.add_argument("--json", action="store_true", help="print report.json, and nothing else to standard output")
     parser.add_argument("--set", metavar="KEY=VALUE", action="append", nargs="+", default=[], help="replace other keys")
     return parser

@@ -50,9 +50,8 @@ def test_python_blocks_run(page):
 
 
 def test_the_table_of_numbers_is_that_of_the_bounds():
-    assert f"{numbers_matrix.BEGIN}\n\n{numbers_matrix.matrix()}\n\n{numbers_matrix.END}" in numbers_matrix.PAGE.read_text(
-        encoding="utf-8"
-    )
+    page, written = numbers_matrix.PAGE, f"\n\n{numbers_matrix.matrix()}\n\n"
+    assert f"{numbers_matrix.BEGIN}{written}{numbers_matrix.END}" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

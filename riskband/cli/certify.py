@@ -169,7 +169,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = topic("verdicts")
     status = "PASS, FAIL or NOT DECIDED, and exit status 0, 1 or 3"
     required = f"{status}: 'quantile:0.9<=0.3', 'count:0.3@next:20<=3', 'mean@chi2:0.1<=0.2', …"
-    add("--require", help=required, nargs="+", metavar="NAME<=LIMIT", **AGAIN)
+    add("--require", help=required, nargs="+", metavar="NUMBER<=LIMIT", **AGAIN)
 
     add = topic("output")
     add("--out", help="write the certificates, with all that is needed to verify them", metavar="FILE.json")

@@ -109,7 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--num-missing", type=int, metavar="N", help="clients that were asked and did not answer")
     add("--delta", type=float, default=0.05, help="probability that anything certified fails (default: 0.05)")
     numbers = "from above: change (the mean), harmed:0.05 (clients that get worse by more; both are the default), "
-    add("--number", help=f"{numbers}quantile:0.9, mean@chi2:0.1", **AGAIN, nargs="+", metavar="NAME")
+    add("--number", help=f"{numbers}quantile:0.9, mean@chi2:0.1", **AGAIN, nargs="+", metavar="NUMBER")
     local = "of harmed and quantile: true changes (marginal, default) or those that clients measure (observed)"
     add("--local", type=spelled, choices=SINGLE_LOCAL, default="marginal", help=local)
     add("--next", type=int, metavar="N", help="the largest, second largest, ... change that the next N would measure")
@@ -119,7 +119,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     required = (
         "PASS, FAIL or NOT DECIDED: 'change<=0.01' (non-inferiority), 'harmed:0.02<=0.1', 'count:0.02@next:20<=3'"
     )
-    add("--require", help=f"{required} (do no harm): exit status 0, 1 or 3", **AGAIN, nargs="+", metavar="NAME<=LIMIT")
+    add("--require", help=f"{required} (no harm): exit status 0, 1 or 3", **AGAIN, nargs="+", metavar="NUMBER<=LIMIT")
     add("--out", help="write the certificates, with all that is needed to verify them", metavar="FILE.json")
     add("--plot", help="draw each client from its old risk to its new one (.png, .svg or .pdf)", metavar="FILE.png")
     add("--json", help="print what --out writes, and nothing else", action="store_true")

@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = (
         "what is to pass: 'share:0.3<=0.1', 'mean<=0.2', 'count:0.3@next:20<=3', 'change<=0.01', 'harmed:0.02<=0.1', …"
     )
-    add("target", metavar="NAME<=LIMIT", help=what)
+    add("target", metavar="NUMBER<=LIMIT", help=what)
     add("--shift", help="for every network within it, as in chi2:0.1 (for means and shares)", metavar="NAME:BUDGET")
     source = parser.add_mutually_exclusive_group(required=True)
     prior = "how risks of clients are distributed, or how the change between two models is: its mean and standard "

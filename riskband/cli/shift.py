@@ -112,8 +112,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     within = "if the target is within it: bounds on its risks, and whether the answers refute it"
     add("--budget", type=float, **AGAIN, nargs="+", metavar="SIZE", help=within)
     required = "'mean@target:chi2:0.1<=0.2', 'divergence@target:chi2<=0.1' (FAIL: refuted): exit status 0, 1 or 3"
-    add("--number", **AGAIN, nargs="+", metavar="NAME", help=f"{_NUMBERS} within each budget (default: mean)")
-    add("--require", help=f"PASS, FAIL or NOT DECIDED: {required}", **AGAIN, nargs="+", metavar="NAME<=LIMIT")
+    add("--number", **AGAIN, nargs="+", metavar="NUMBER", help=f"{_NUMBERS} within each budget (default: mean)")
+    add("--require", help=f"PASS, FAIL or NOT DECIDED: {required}", **AGAIN, nargs="+", metavar="NUMBER<=LIMIT")
     add("--out", help="write the certificates, with all that is needed to verify them", metavar="FILE.json")
     add("--json", help="print what --out writes, and nothing else", action="store_true")
     add("--about", help="what the page says of the evaluation: model=...", **AGAIN, nargs="+", metavar="KEY=VALUE")

@@ -13,8 +13,6 @@ from dataclasses import replace
 from inspect import signature
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from riskband.answers.adversarial import AdversarialAnswers
 from riskband.answers.histogram import Histogram
 from riskband.answers.risks import ClientRisks

@@ -172,7 +172,9 @@ class Number:
             raise ValueError(f"{words} are numbers of changes, got the {scale.noun} of clients; ask for '{self}'")
         if scale is not RISK and self.is_of_risks:
             some = ", ".join(ON_SCALE)
-            raise ValueError(f"'{self}' is of risks; of {scale.article} {scale.noun} there are {some}, also @chi2:0.1, and count")
+            raise ValueError(
+                f"'{self}' is of risks; of {scale.article} {scale.noun} there are {some}, also @chi2:0.1, and count"
+            )
         if self.family == COUNT:
             check_worse(f"what is counted in '{self}'", self.point, scale)
         elif self.family == "share" and not scale.low <= self.point <= scale.high:
@@ -251,7 +253,9 @@ class Number:
         if self.family == "share":
             return float(binary_worst_case(min(self.functional.value(distribution), 1.0), **ball))
         if self.family != "quantile":
-            raise ValueError(f"nothing says '{self}' of a network; ask for mean, cvar, share or quantile within a budget")
+            raise ValueError(
+                f"nothing says '{self}' of a network; ask for mean, cvar, share or quantile within a budget"
+            )
         level = 1.0 - least_share(1.0 - self.point, **ball)
         return float(distribution.quantile(level)) if level < 1.0 else 1.0
 
