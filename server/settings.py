@@ -304,8 +304,8 @@ class Asking(Section):
     )
     ask: Literal["all", "until-decided"] = Field(
         description='use "all", or "until-decided", for which something is required, of risks no other number than '
-        f"{', '.join(DIRECT)}; strategy is f_divergence without target, or comparison, local marginal, missing ignore, "
-        'answered-by fresh, contamination 0, privacy "" and design ""'
+        f"{', '.join(DIRECT)}, the first three also @chi2:0.1; strategy is f_divergence without target, or comparison, "
+        'local marginal, missing ignore, answered-by fresh, contamination 0, privacy "" and design ""'
     )
     batch_size: Count = Field(description="so many clients are asked at once until it is decided; 1 or more")
     max_clients: Annotated[int, rule(lambda number: number != 1)] = Field(
