@@ -82,7 +82,7 @@ def test_verdicts_on_the_next_clients_exactly(num_seen, num_next, shift, kind, m
     """Every limit at once: FAIL is wrong where no more are bad than are allowed, PASS where more are; both sum up."""
     monkeypatch.setattr("riskband.worst_cases.requirements._LARGEST_TRIED", 0)
     point, answers_of = KINDS[kind]
-    name = ":".join(map(str, ["next", num_next, point, *(shift or ())]))
+    name = f"count:{point}@{':'.join(map(str, ['next', num_next, *(shift or ())]))}"
     texts = [f"{name}<={limit}" for limit in range(num_next)]
     least, most = [], []
     for num_high in range(num_seen + 1):
