@@ -75,7 +75,7 @@ def test_measured_numbers_in_place_of_bounds_fail_the_same_test():
     wrong = []
     for risks in draw_networks(BETA, num_networks=15, num_clients=30, sizes=20, seed=14):
         asked = [Requirement.of(text) for text in met + unmet]
-        measured = [rb.measured_dispersion(risks, each.name) for each in asked]
+        measured = [rb.measured_dispersion(risks, str(each.number)) for each in asked]
         verdicts = [each.verdict(value, value) for each, value in zip(asked, measured, strict=True)]
         wrong.append(is_wrong(verdicts, met, unmet))
     assert is_rejected(wrong, 0.2)
