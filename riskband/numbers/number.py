@@ -245,7 +245,7 @@ class Number:
             return self.functional.value(distribution)
         # Clients that the network does not have may have any risk, up to 1.
         risks, weights = np.append(distribution.risks, 1.0), np.append(distribution.weights, 0.0)
-        ball = dict(zip(("divergence", "budget"), self.shift, strict=True))
+        ball: dict[str, Any] = {"divergence": self.shift[0], "budget": self.shift[1]}
         if self.family == "mean":
             return min(robust_mean(risks, weights, **ball)[0], 1.0)
         if self.family == "cvar":
