@@ -1,6 +1,6 @@
 """How unequal are the risks of clients that nobody has measured: two-sided bounds on every common measure (math §5).
 
-`bound` gives the interval of a measure, whose formula is at its name in `riskband.functionals.functional`. Read off one
+`bound` certifies a measure, whose formula is at its name in `riskband.functionals.functional`. Read off one
 two-sided band they hold on the same event of probability 1 - delta: with each other, and with every other certificate
 of that band. From answers and a delta, one of them has that delta for itself, and is sharper.
 """
@@ -44,8 +44,18 @@ def dispersion_certificate(
 
     Parameters
     ----------
-    source, measure, method, delta :
-        As for `bound`, but no function of your own as measure: `verify` could not find it.
+    source : Band or ClientRisks
+        A band, of which all bounds hold together: with both sides, but for what grows with every risk. Or answers: this
+        one number then has delta for itself, which is sharper.
+    measure : str, Functional or QuantileWeight
+        A name such as "gini" or "atkinson:0.5", or a weight on quantiles; no function of your own, which `verify` could
+        not find.
+    method : {"sharp", "plugin", "convex_order", "betting"}
+        With a band: `sharp` (default): smallest and largest value among all its members. `plugin`: every integral at
+        its own worst side, as published in [DC], with errata corrected. `convex_order`: as `sharp`, but the upper end
+        may also come from the band of measured risks (math §5.3). With answers: `betting`, delta/2 for each end.
+    delta : float, optional
+        With answers: probability that the bounds fail, in (0, 1).
 
     Returns
     -------
@@ -56,7 +66,8 @@ def dispersion_certificate(
     Raises
     ------
     ValueError
-        As for `bound`; also, as `UnboundedError`, if the measure stays so, since a certificate is finite.
+        If an argument is unknown or out of range, the band lacks a side, or answers have noise, contamination or
+        missing="worst"; also, as `UnboundedError`, if nothing bounds the measure, since a certificate is finite.
     """
     chosen = resolve(measure, called="measure")
     if isinstance(source, ClientRisks):
@@ -130,7 +141,7 @@ def lorenz_certificate(band: Band, *, shares: npt.ArrayLike = 101, method: str =
     Parameters
     ----------
     band, method :
-        As for `bound`, with its errors; the band with both sides.
+        As for `dispersion_certificate`, with its errors; the band with both sides.
     shares : int or array_like, shape (num_shares,)
         Shares of clients in [0, 1], or how many to space evenly, at least 2. All hold at once.
 

@@ -39,7 +39,7 @@ def group_intervals(bands: GroupBands, functional: Given) -> dict[str, Interval]
     bands : GroupBands
         With the sides that `bound` needs.
     functional : str, Functional, QuantileWeight or callable
-        As for `bound`: "mean", "cvar:0.9", "gini", a weight on quantiles, or your own function from a `Band` to an
+        "mean", "cvar:0.9", "gini", a weight on quantiles, or your own function from a `Band` to an
         `Interval`.
 
     Returns
