@@ -12,8 +12,8 @@ import pytest
 from scipy.stats import binom
 
 import riskband as rb
-from riskband.bands.joint import JointLevels
-from riskband.functionals.gini_correlation import _Differences, measured_gini_correlation
+from papers.dispersion.joint_bands import JointLevels
+from papers.dispersion.gini_correlation import _Differences, measured_gini_correlation
 from riskband.functionals.pairs import Pairs
 
 

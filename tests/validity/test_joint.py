@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import beta, multivariate_normal, norm
 
 import riskband as rb
-from riskband.bands.joint import JointLevels
-from riskband.functionals.gini_correlation import measured_gini_correlation
+from papers.dispersion.joint_bands import JointLevels
+from papers.dispersion.gini_correlation import measured_gini_correlation
 from tests.validity.coverage import is_rejected, study
 
 GRID = np.stack(np.meshgrid(np.linspace(0.05, 0.5, 10), np.linspace(0.05, 0.5, 10)), axis=-1).reshape(-1, 2)
