@@ -17,6 +17,7 @@ from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, check_choice, check_flag, in_decimals
 from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import Functional, Given, Interval, interval_of, resolve
+from riskband.functionals.weights import check_tail_level
 from riskband.groups.group_bands import GroupBands, check_group_bands, check_per_group
 
 MAX_NAMES = 8
@@ -101,6 +102,13 @@ def _largest_gap(box: _Box) -> Ends:  # [DC] §5.1.1
     return largest_gap_ends(box.lower, box.upper)
 
 
+def _quadratic_gaps(box: _Box) -> Ends:  # the square for one pair is [DC] §3.2, the mean over pairs is ours
+    box.require_pairs()
+    factor = 2.0 * len(box.lower) / (len(box.lower) - 1.0)
+    least, most = _group_variance(box)
+    return factor * least, factor * most
+
+
 def _group_variance(box: _Box, *, weights: Weights = None) -> Ends:  # [DC] §3.2
     return variance_ends(box.lower, box.upper, box.parts(weights))
 
@@ -113,12 +121,23 @@ def _weighted_group_mean(box: _Box, *, weights: Weights = None) -> Ends:  # [DC]
     return mean_ends(box.lower, box.upper, box.parts(weights))
 
 
+def _cvar_fairness(box: _Box, *, level: float, weights: Weights = None) -> Ends:
+    """[DC] §3.2, D_CV,α with α = `level` in its explicit (Rockafellar-Uryasev) form.
+
+    The conditional mean "given Z > α" of the text there is a misprint.
+    """
+    level = check_tail_level(level)
+    return cvar_deviation_ends(box.lower, box.upper, box.parts(weights), level=level)
+
+
 COMPARISONS: Mapping[str, tuple[Callable[..., Ends], str]] = {
     "group_gap": (_group_gap, "the {squared}difference between the groups {first!r} and {second!r} in"),
     "largest_gap": (_largest_gap, "the largest difference between two of {groups} in"),
+    "quadratic_gaps": (_quadratic_gaps, "the mean squared difference between two of {groups} in"),
     "group_variance": (_group_variance, "the {weighted}variance over {groups} of"),
     "worst_group": (_worst_group, "in the worst of {groups}"),
     "weighted_group_mean": (_weighted_group_mean, "the {weighted}mean over {groups} of"),
+    "cvar_fairness": (_cvar_fairness, "the {weighted}CVaR deviation (level {level}) over {groups} of"),
 }
 """By name, both ends over a box, and how the sentence of its certificate begins."""
 
@@ -145,14 +164,15 @@ def group_certificate(bands: GroupBands, comparison: str, functional: Given, **o
         With both sides.
     comparison : str
         With T(F_g) the functional of group g: "group_gap", |T(F_g) - T(F_g')|; "largest_gap", the largest over all
-        pairs; "group_variance", "weighted_group_mean" and "worst_group", the variance, mean and largest of T(F_g) over
-        groups.
+        pairs; "quadratic_gaps", the mean square over all pairs; "group_variance", "weighted_group_mean" and
+        "worst_group", the variance, mean and largest of T(F_g) over groups; "cvar_fairness", the mean of T over the
+        worst-off groups minus that over all.
     functional : str, Functional or QuantileWeight
         As for `group_intervals`, but no function of your own: `verify` could not find it.
     **options
-        `first` and `second`, names of groups, and `squared` (False) for a "group_gap"; `weights`, the probability of
-        each group by name, fixed before any risk was seen and equal by default, for "weighted_group_mean" and
-        "group_variance".
+        `first` and `second`, names of groups, and `squared` (False) for a "group_gap"; `level` in [0, 1), the best-off
+        share of the groups to leave out, for "cvar_fairness". For this, "weighted_group_mean" and "group_variance" also
+        `weights`, the probability of each group by name, fixed before any risk was seen and equal by default.
 
     Returns
     -------
@@ -267,6 +287,36 @@ def variance_ends(lower: FloatArray, upper: FloatArray, weights: FloatArray) -> 
     if lower.size <= MAX_VERTEX_GROUPS:
         return least, max(least, _corner_maximum(lower, upper, lambda corners: _variances(corners, weights)))
     return least, max(least, _variance_relaxation(lower, upper, weights))
+
+
+def cvar_deviation_ends(lower: FloatArray, upper: FloatArray, weights: FloatArray, *, level: float) -> Ends:
+    """min_ρ {ρ + Σ w_g (T_g - ρ)_+ / (1 - level)} - Σ w_g T_g for weights that sum to 1, level in [0, 1).
+
+    At a fixed ρ a group adds w_g (T_g - ρ)_+ / (1 - level) - w_g T_g, which falls up to ρ and does not fall beyond: it
+    is smallest at clip(ρ, l_g, u_g). The sum is piecewise linear and convex in ρ, so an end of an interval is best.
+    """
+    knots = np.concatenate([lower, upper])[:, None]
+    nearest = np.clip(knots, lower, upper)
+    least = float(np.min(knots[:, 0] + (np.maximum(nearest - knots, 0.0) / (1.0 - level) - nearest) @ weights))
+    least = max(least, 0.0)
+    if lower.size <= MAX_VERTEX_GROUPS:
+        corners = _corner_maximum(lower, upper, lambda values: cvar_deviations(values, weights, level=level))
+        return least, max(least, corners)
+    # max_v Σ (v_g - w_g) T_g over 0 <= v_g <= w_g / (1 - level), Σ v = 1: each term's largest value is convex in v_g.
+    # Its chord from v_g = 0 to the cap lies above it and is linear, which leaves one CVaR.
+    chord = cvar_deviations((level * upper + (1.0 - level) * lower)[None, :], weights, level=level)
+    slack = weights @ (level * (upper - lower))
+    return least, max(least, float(chord[0] + slack))
+
+
+def cvar_deviations(values: FloatArray, weights: FloatArray, *, level: float) -> FloatArray:
+    """CVaR minus mean of each row; values of shape (num_rows, num_groups), weights that sum to 1."""
+    order = np.argsort(-values, axis=1, kind="stable")
+    sorted_weights = weights[order]
+    before = np.cumsum(sorted_weights, axis=1) - sorted_weights
+    in_tail = np.clip(1.0 - level - before, 0.0, sorted_weights)
+    tail = np.sum(in_tail * np.take_along_axis(values, order, axis=1), axis=1) / np.sum(in_tail, axis=1)
+    return np.asarray(np.maximum(tail - values @ weights, 0.0))
 
 
 def _variances(values: FloatArray, weights: FloatArray) -> FloatArray:
