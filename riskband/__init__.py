@@ -19,11 +19,11 @@ __all__ = [
     "AdversarialAnswers", "AnswerNoise", "RiskDistribution", "risk_histogram", "default_multipliers",
     "num_clients_needed",
     # bands
-    "Band", "band", "joint_band", "OptimisedLevels", "split_clients",
+    "Band", "band", "OptimisedLevels", "split_clients",
     # bounds
     "Interval", "Number", "bound", "mean_bound", "mean", "quantile", "cvar", "survival", "weighted_quantile",
     "QuantileWeight",
-    "transformed_quantile_interval", "joint_cdf", "gini_correlation", "lorenz_certificate", "quantile_certificate",
+    "lorenz_certificate", "quantile_certificate",
     "dispersion_certificate", "measured_dispersion", "extremal_distributions",
     # worst cases
     "DIVERGENCES", "custom_divergence", "binary_worst_case", "worst_case_cdf", "worst_case_mean", "breakdown",
@@ -46,18 +46,15 @@ __all__ = [
 _NAMES = {
     "answers.adversarial": "AdversarialAnswers default_multipliers",
     "answers.histogram": "HistogramLimits HistogramRisks risk_histogram",
-    "answers.joint": "JointRisks",
     "answers.noise": "AnswerNoise",
     "answers.risks": "ClientRisks",
     "answers.scaled": "ClientChanges ClientScores",
     "bands.band": "Band band",
-    "bands.joint": "joint_band joint_cdf",
     "bands.pilots": "split_clients",
     "certificate": "Certificate",
     "functionals.dispersion": "dispersion_certificate extremal_distributions lorenz_certificate measured_dispersion",
     "functionals.distributions": "RiskDistribution",
     "functionals.functional": "Interval",
-    "functionals.gini_correlation": "gini_correlation",
     "functionals.quantiles": (
         "cvar mean num_clients_needed quantile quantile_certificate survival transformed_quantile_interval "
         "weighted_quantile"
@@ -90,12 +87,10 @@ if TYPE_CHECKING:
     __version__: str
     from riskband.answers.adversarial import AdversarialAnswers, default_multipliers
     from riskband.answers.histogram import HistogramLimits, HistogramRisks, risk_histogram
-    from riskband.answers.joint import JointRisks
     from riskband.answers.noise import AnswerNoise
     from riskband.answers.risks import ClientRisks
     from riskband.answers.scaled import ClientChanges, ClientScores
     from riskband.bands.band import Band, band
-    from riskband.bands.joint import joint_band, joint_cdf
     from riskband.bands.pilots import split_clients
     from riskband.certificate import Certificate
     from riskband.functionals.dispersion import (
@@ -106,7 +101,6 @@ if TYPE_CHECKING:
     )
     from riskband.functionals.distributions import RiskDistribution
     from riskband.functionals.functional import Interval
-    from riskband.functionals.gini_correlation import gini_correlation
     from riskband.functionals.quantiles import (
         cvar,
         mean,
@@ -114,7 +108,6 @@ if TYPE_CHECKING:
         quantile,
         quantile_certificate,
         survival,
-        transformed_quantile_interval,
         weighted_quantile,
     )
     from riskband.functionals.weights import QuantileWeight

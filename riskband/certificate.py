@@ -44,7 +44,6 @@ _CURVES = {  # what is bounded over their axes, by the function in the recipe; o
     "wasserstein_cdf": "share",
     "lorenz_certificate": "lorenz",
     "quantile_certificate": "quantile",
-    "joint_cdf": "joint_share",
     "select": "selection",
 }
 _PARAMETERS = ("measure", "weight", "comparison", "functional", "first", "second", "objective")

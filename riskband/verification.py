@@ -12,15 +12,12 @@ import numpy as np
 
 from riskband.answers.adversarial import AdversarialAnswers
 from riskband.answers.histogram import HistogramLimits, HistogramRisks
-from riskband.answers.joint import JointRisks
 from riskband.answers.risks import ClientRisks
 from riskband.answers.scaled import is_scaled, rebuilt
 from riskband.bands.band import band
-from riskband.bands.joint import joint_band, joint_cdf
 from riskband.bands.levels import berk_jones_constant
 from riskband.certificate import Certificate
 from riskband.functionals.dispersion import dispersion_certificate, lorenz_certificate
-from riskband.functionals.gini_correlation import gini_correlation
 from riskband.functionals.quantiles import cvar, mean, quantile, quantile_certificate, survival, weighted_quantile
 from riskband.functionals.weights import QuantileWeight
 from riskband.groups.comparisons import group_certificate
@@ -66,8 +63,6 @@ FUNCTIONS: Mapping[str, Callable[..., Certificate]] = {
             lorenz_certificate,
             quantile_certificate,
             group_certificate,
-            joint_cdf,
-            gini_correlation,
             wasserstein_mean,
             wasserstein_cdf,
             wasserstein_published,
@@ -96,7 +91,7 @@ def answers_of(data: Mapping[str, Any]) -> Any:
         return rebuilt(data)
     if "counts" in data:
         return HistogramLimits(**data) if "eta" in data else HistogramRisks(**data)
-    return JointRisks(**data) if np.ndim(data["values"]) == 2 else ClientRisks(**data)
+    return ClientRisks(**data)
 
 
 def _source(recipe: Recipe) -> Any:
@@ -108,7 +103,7 @@ def _source(recipe: Recipe) -> Any:
         return rebuilt_group_bands(answers, recipe["groups"], recipe["bands"])
     if recipe["band"] is None:
         return answers
-    return (joint_band if isinstance(answers, JointRisks) else band)(answers, **recipe["band"])
+    return band(answers, **recipe["band"])
 
 
 def source_of(certificate: Certificate) -> Any:

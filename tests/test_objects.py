@@ -32,14 +32,11 @@ def objects():
     """One of every kind, made anew in each call."""
     answers = risks()
     band = rb.band(answers, delta=0.05)
-    joint = rb.JointRisks(np.column_stack([LOSSES, LOSSES[::-1]]), 100)
     return {
         "ClientRisks": answers,
         "AdversarialAnswers": curves(),
-        "JointRisks": joint,
         "HistogramRisks": rb.HistogramRisks(np.linspace(0, 1, 11), [30] * 10, 100, binary=True),
         "Band": band,
-        "JointBand": rb.joint_band(joint, delta=0.1),
         "GroupBands": rb.group_bands(answers, ["a"] * 100 + ["b"] * 200, delta=0.1),
         "Certificate": rb.worst_case_cdf(band, divergence="kl", budget=[0.1, 0.2]),
         "Gate": rb.require(answers, ["mean<=0.2", "gini<=0.9"], delta=0.05),

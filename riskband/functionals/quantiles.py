@@ -6,13 +6,11 @@ the lower side only. All bounds from one band hold together, and together with e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numpy.polynomial import Polynomial
 from scipy.special import betaincinv
 
 from riskband.answers.risks import ClientRisks, shared_assumptions
@@ -24,14 +22,12 @@ from riskband.betting import CONSTANT_STAKES
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, check_choice, check_delta, check_optional_seed, check_points, check_single
 from riskband.duals import dual_upper_limit, excess_assumptions, tail_duals, upper_quantile
-from riskband.functionals.distributions import QuantileLimits, RiskDistribution
-from riskband.functionals.functional import Interval, certificate_of_band, resolve_weight
+from riskband.functionals.distributions import RiskDistribution
+from riskband.functionals.functional import certificate_of_band, resolve_weight
 from riskband.functionals.stepwise import observed_share, order_statistic, true_quantile, true_share
-from riskband.functionals.transforms import Transform, resolve_transform
 from riskband.functionals.weights import MEAN, QuantileWeight, check_tail_level, step_integral, tail_mean, tail_weight
 from riskband.wording import chosen_before, exactly, in_short
 
-TRANSFORM_METHODS = ("pointwise", "jordan", "monomials")
 SINGLE_LOCAL = ("marginal", "observed")
 
 
@@ -310,74 +306,6 @@ def weighted_quantile(band: Band, weight: str | QuantileWeight) -> Certificate:
     band.require("lower")
     value = step_integral(np.append(band.lower_points, 1.0), np.append(band.lower_levels, 1.0), weight)
     return certificate_of_band(band, "weighted_quantile", {"weight": weight.name}, quantity=quantity, value=value)
-
-
-def transformed_quantile_interval(
-    band: Band,
-    transform: Transform | Sequence[float],
-    *,
-    weight: str | QuantileWeight | Transform = "mean",
-    method: str = "pointwise",
-) -> Interval:
-    """Bounds on ∫ψ(p)ξ(q(p))dp, with q the quantile function of the risk of unseen clients.
-
-    Parameters
-    ----------
-    band : Band
-        With both sides.
-    transform : Transform or sequence of float
-        ξ on [0, 1]: coefficients of a polynomial, from the constant on, or `absolute_transform` or `smooth_transform`
-        of `riskband.functionals.transforms`.
-    weight : str, QuantileWeight or Transform
-        ψ >= 0, as for `weighted_quantile`, or a transform of p that is the integral of a ψ of any sign from 0; it is
-        split by its own Jordan decomposition. Default: the mean of ξ(R).
-    method : {"pointwise", "jordan", "monomials"}
-        `pointwise`: smallest and largest ξ between the sides of the band at every level; attained by a member of the
-        band if ψ >= 0 and ξ turns at most once. `jordan`: V(u) - V(l) + ξ(l), [DC] theorem 2. `monomials`: every power
-        of a polynomial on its own, [DC] proposition 3. Never tighter than the first.
-
-    Returns
-    -------
-    Interval
-        Numbers. Source: [DC] theorems 1 and 2, proposition 3.
-
-    Raises
-    ------
-    ValueError
-        If the method is unknown or needs a polynomial, or the band has only one side.
-    """
-    method = check_choice("method", method, TRANSFORM_METHODS)
-    transform = resolve_transform(transform)
-    if not isinstance(weight, Transform):
-        weight = resolve_weight(weight, called="weight")
-    limits = QuantileLimits.of_band(band)
-    if method == "pointwise":
-        least, most = transform.extremes(limits.lower, limits.upper)
-    elif method == "jordan":
-        start = transform.function(limits.lower)
-        gain = transform.variation(limits.upper) - transform.variation(limits.lower)
-        least, most = start - gain, start + gain
-    else:
-        least, most = _monomial_bounds(transform, limits)
-    positive, negative = _masses(weight, limits.edges)
-    ends = positive * least - negative * most, positive * most - negative * least
-    return Interval(*(float(np.sum(end)) for end in ends))
-
-
-def _monomial_bounds(transform: Transform, limits: QuantileLimits) -> tuple[FloatArray, FloatArray]:
-    if not transform.coefficients:
-        raise ValueError(f"method='monomials' needs a polynomial, got {transform.name!r}; use method='jordan'")
-    rising = Polynomial(np.maximum(transform.coefficients, 0.0))
-    falling = Polynomial(np.minimum(transform.coefficients, 0.0))
-    return rising(limits.lower) + falling(limits.upper), rising(limits.upper) + falling(limits.lower)
-
-
-def _masses(weight: QuantileWeight | Transform, edges: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Integrals of the positive and of the negative part of the weight over each step."""
-    if isinstance(weight, QuantileWeight):
-        return np.diff(weight.cumulative(edges)), np.zeros(edges.size - 1)
-    change, variation = np.diff(weight.function(edges)), np.diff(weight.variation(edges))
-    return (variation + change) / 2.0, (variation - change) / 2.0
 
 
 def quantile_certificate(band: Band, *, level: npt.ArrayLike) -> Certificate:

@@ -8,7 +8,7 @@ over the whole box: sharp given the intervals, but for the largest variance and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,6 @@ from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, check_choice, check_flag, in_decimals
 from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import Functional, Given, Interval, interval_of, resolve
-from riskband.functionals.transforms import Transform, resolve_transform
 from riskband.functionals.weights import check_tail_level
 from riskband.groups.group_bands import GroupBands, check_group_bands, check_per_group
 
@@ -122,17 +121,6 @@ def _weighted_group_mean(box: _Box, *, weights: Weights = None) -> Ends:  # [DC]
     return mean_ends(box.lower, box.upper, box.parts(weights))
 
 
-def _group_transform_mean(box: _Box, *, transform: Transform | Sequence[float], weights: Weights = None) -> Ends:
-    """E_g ξ(T(F_g)), [DC]'s uncertainty of a risk measure over groups, for a ξ on [0, 1] of bounded variation."""
-    if np.any(box.lower < 0.0) or np.any(box.upper > 1.0):
-        raise ValueError(
-            f"a transform needs a functional with values in [0, 1], got up to {np.max(box.upper):g}; take for example "
-            "gini"
-        )
-    least, most = resolve_transform(transform).extremes(box.lower, box.upper)
-    return mean_ends(least, most, box.parts(weights))
-
-
 def _cvar_fairness(box: _Box, *, level: float, weights: Weights = None) -> Ends:
     """[DC] §3.2, D_CV,α with α = `level` in its explicit (Rockafellar-Uryasev) form.
 
@@ -149,17 +137,13 @@ COMPARISONS: Mapping[str, tuple[Callable[..., Ends], str]] = {
     "group_variance": (_group_variance, "the {weighted}variance over {groups} of"),
     "worst_group": (_worst_group, "in the worst of {groups}"),
     "weighted_group_mean": (_weighted_group_mean, "the {weighted}mean over {groups} of"),
-    "group_transform_mean": (
-        _group_transform_mean,
-        "the {weighted}mean over {groups} of the polynomial {transform} of",
-    ),
     "cvar_fairness": (_cvar_fairness, "the {weighted}CVaR deviation (level {level}) over {groups} of"),
 }
 """By name, both ends over a box, and how the sentence of its certificate begins."""
 
 
 def compared(bands: GroupBands, comparison: str, functional: Given, **options: Any) -> Interval:
-    """Both ends of a comparison, for any functional and transform; `group_certificate` says them in words."""
+    """Both ends of a comparison, for any functional; `group_certificate` says them in words."""
     return _compared(_Box.of(bands, functional), check_choice("comparison", comparison, COMPARISONS), options)
 
 
@@ -181,15 +165,14 @@ def group_certificate(bands: GroupBands, comparison: str, functional: Given, **o
     comparison : str
         With T(F_g) the functional of group g: "group_gap", |T(F_g) - T(F_g')|; "largest_gap", the largest over all
         pairs; "quadratic_gaps", the mean square over all pairs; "group_variance", "weighted_group_mean" and
-        "worst_group", the variance, mean and largest of T(F_g) over groups; "group_transform_mean", the mean of ξ(T)
-        for a polynomial ξ; "cvar_fairness", the mean of T over the worst-off groups minus that over all.
+        "worst_group", the variance, mean and largest of T(F_g) over groups; "cvar_fairness", the mean of T over the
+        worst-off groups minus that over all.
     functional : str, Functional or QuantileWeight
         As for `group_intervals`, but no function of your own: `verify` could not find it.
     **options
-        `first` and `second`, names of groups, and `squared` (False) for a "group_gap"; `transform`, coefficients of ξ
-        from the constant on, for "group_transform_mean"; `level` in [0, 1), the best-off share of the groups to leave
-        out, for "cvar_fairness". For these two, "weighted_group_mean" and "group_variance" also `weights`, the
-        probability of each group by name, fixed before any risk was seen and equal by default.
+        `first` and `second`, names of groups, and `squared` (False) for a "group_gap"; `level` in [0, 1), the best-off
+        share of the groups to leave out, for "cvar_fairness". For this, "weighted_group_mean" and "group_variance" also
+        `weights`, the probability of each group by name, fixed before any risk was seen and equal by default.
 
     Returns
     -------
@@ -205,15 +188,11 @@ def group_certificate(bands: GroupBands, comparison: str, functional: Given, **o
     """
     comparison = check_choice("comparison", comparison, COMPARISONS)
     _, sentence = COMPARISONS[comparison]
-    chosen, transform = resolve(functional), options.get("transform")
-    if not chosen.name:  # `verify` could not find it again, nor a transform
+    chosen = resolve(functional)
+    if not chosen.name:  # `verify` could not find it again
         raise ValueError(
             f"a certificate needs a functional with a name, got {chosen.quantity}; use a QuantileWeight, or "
             "group_intervals"
-        )
-    if isinstance(transform, Transform):
-        raise ValueError(
-            f"a certificate needs the transform as coefficients of a polynomial, got {transform.name!r}; use those"
         )
     box = _Box.of(bands, chosen)
     lower, upper = _compared(box, comparison, options)

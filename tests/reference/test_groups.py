@@ -13,7 +13,6 @@ from scipy.optimize import minimize_scalar
 import riskband as rb
 from riskband.answers.risks import default_eta
 from riskband.bands.levels import berk_jones_levels, dkw_levels
-from riskband.functionals.transforms import absolute_transform
 from riskband.groups import comparisons
 from riskband.groups.comparisons import compared
 
@@ -152,10 +151,6 @@ def test_comparisons_of_known_intervals_by_hand():
     assert compared(BANDS, "largest_gap", own) == pytest.approx((0.1, 0.5))
     assert compared(BANDS, "worst_group", own) == pytest.approx((0.3, 0.6))
     assert compared(BANDS, "weighted_group_mean", own, weights=weights) == pytest.approx((0.1625, 0.375))
-    square = compared(BANDS, "group_transform_mean", own, transform=[0, 0, 1])
-    assert square == pytest.approx(((0.01 + 0.09 + 0.0225) / 3, (0.04 + 0.25 + 0.36) / 3))
-    distance = compared(BANDS, "group_transform_mean", own, transform=absolute_transform(0.4), weights=weights)
-    assert distance == pytest.approx((0.5 * 0.2, 0.5 * 0.3 + 0.25 * 0.1 + 0.25 * 0.25))
     assert compared(BANDS, "quadratic_gaps", own).lower == pytest.approx((0.1**2 + 2 * 0.05**2) / 3)
     assert compared(BANDS, "cvar_fairness", own, level=0.0) == pytest.approx((0.0, 0.0))
     # The worst quarter by weight: c at .6, the others at their lower ends.
@@ -199,7 +194,6 @@ OPTIONS = {
     "group_variance": {"weights": {"a": 0.2, "b": 0.3, "c": 0.5}},
     "worst_group": {},
     "weighted_group_mean": {"weights": {"c": 0.2, "b": 0.3, "a": 0.5}},
-    "group_transform_mean": {"transform": np.array([0.1, -1.0, 2.0])},
     "cvar_fairness": {"level": np.float64(0.5)},
 }
 
@@ -355,17 +349,9 @@ def test_assumptions_speak_of_groups():
         (lambda: compared(BANDS, "group_variance", "mean", weights=dict.fromkeys("abc", 0.3)), "sum to 0.9"),
         (lambda: compared(BANDS, "group_variance", "mean", weights={"a": 1.5, "b": -0.5, "c": 0.0}), "be >= 0"),
         (lambda: compared(BANDS, "cvar_fairness", "mean", level=1.0), r"in \[0, 1\)"),
-        (lambda: compared(BANDS, "group_transform_mean", "mean", transform=["x"]), "finite coefficients"),
-        (lambda: compared(BANDS, "group_transform_mean", "hoover", transform=[np.inf]), "finite coefficients"),
         (lambda: rb.group_certificate(BANDS, "gap", "mean"), "comparison must be one of"),
         (lambda: rb.group_certificate(BANDS, "largest_gap", fixed({})), "functional with a name"),
         (lambda: rb.group_certificate(BANDS, "largest_gap", "mean", level=0.1), "options of largest_gap do not fit"),
-        (
-            lambda: rb.group_certificate(
-                BANDS, "group_transform_mean", "mean", transform=absolute_transform(0.1)
-            ),
-            "coefficients of a polynomial",
-        ),
     ],
 )  # fmt: skip
 def test_wrong_input_is_refused(call, match):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from dataclasses import replace
 from fractions import Fraction
 
@@ -12,8 +11,9 @@ import pytest
 from scipy.stats import binom
 
 import riskband as rb
-from riskband.bands.joint import JointLevels
-from riskband.functionals.gini_correlation import _Differences, measured_gini_correlation
+from papers.dispersion.gini_correlation import _Differences, gini_correlation, measured_gini_correlation
+from papers.dispersion.joint_answers import JointRisks
+from papers.dispersion.joint_bands import JointLevels, joint_band, joint_cdf
 from riskband.functionals.pairs import Pairs
 
 
@@ -21,11 +21,11 @@ def answers(num_clients=80, num_losses=2, num_examples=200, seed=0):
     rng = np.random.default_rng(seed)
     shared = rng.beta(2, 8, (num_clients, 1))
     rates = np.clip(shared + rng.uniform(-0.1, 0.3, (num_clients, num_losses)), 0, 1)
-    return rb.JointRisks(rng.binomial(num_examples, rates) / num_examples, num_examples)
+    return JointRisks(rng.binomial(num_examples, rates) / num_examples, num_examples)
 
 
 RISKS = answers()
-BAND = rb.joint_band(RISKS, delta=0.1)
+BAND = joint_band(RISKS, delta=0.1)
 POINTS = np.array([[0.1, 0.1], [0.3, 0.2], [0.25, 0.4], [0.9, 0.3], [1.0, 0.2], [0.0, 1.0]])
 
 
@@ -44,7 +44,7 @@ def test_levels_of_the_dkw_inequality_in_closed_form():
 
 
 def test_observed_bounds_by_counting():
-    band = rb.joint_band(RISKS, delta=0.1, local="observed", method="dkw")
+    band = joint_band(RISKS, delta=0.1, local="observed", method="dkw")
     single = [rb.band(loss, delta=0.025, local="observed", method="dkw") for loss in RISKS.losses]
     levels = JointLevels.of_settings(num_clients=80, num_losses=2, delta=0.05, method="dkw")
     for point in POINTS:
@@ -60,7 +60,7 @@ def test_means_in_float32_are_counted_at_their_thresholds():
     """1/3 in float32 is above 1/3: with 30 of 60 clients there, P(both <= 1/3) was bounded by .19."""
     exact = np.repeat([[1 / 3, 1 / 3], [2 / 3, 2 / 3]], 30, axis=0)
     found = [
-        rb.joint_cdf(rb.joint_band(rb.JointRisks(values, 3), delta=0.05, local="observed"), thresholds=exact[::30])
+        joint_cdf(joint_band(JointRisks(values, 3), delta=0.05, local="observed"), thresholds=exact[::30])
         for values in (exact, exact.astype(np.float32))
     ]
     assert found[0].value[0] > 0.5
@@ -77,7 +77,7 @@ def test_the_joint_part_and_the_single_losses_are_each_best_somewhere():
 
 
 def test_three_losses_and_grids_of_points():
-    band = rb.joint_band(answers(num_losses=3), delta=0.1, local="observed")
+    band = joint_band(answers(num_losses=3), delta=0.1, local="observed")
     grid = np.stack(np.meshgrid(*[np.linspace(0, 1, 5)] * 3, indexing="ij"), axis=-1)
     lower, upper = band.lower(grid), band.upper(grid)
     assert lower.shape == (5, 5, 5)
@@ -117,8 +117,8 @@ def inside(limits, n, risks, point, is_shared):
 
 
 def test_one_error_level_serves_unequal_sizes():
-    risks = rb.JointRisks(RISKS.values, np.where(np.arange(80) < 40, 200, 400))
-    band = rb.joint_band(risks, delta=0.1)
+    risks = JointRisks(RISKS.values, np.where(np.arange(80) < 40, 200, 400))
+    band = joint_band(risks, delta=0.1)
     assert band.eta == 0.02
     assert np.all(band.lower(POINTS) <= band.upper(POINTS))
     assert BAND.eta == "every"
@@ -151,22 +151,22 @@ def test_the_definition_is_a_ratio_of_covariances_with_half_of_each_atom():
     assert half == pairwise(values, weights)
     assert covariance(1, 1) / covariance(0, 1) != half
     copies = [v for v, p in zip(values, weights, strict=True) for _ in range(int(6 * p))]
-    assert measured_gini_correlation(rb.JointRisks(np.array(copies, dtype=float), 4)) == pytest.approx(float(half))
+    assert measured_gini_correlation(JointRisks(np.array(copies, dtype=float), 4)) == pytest.approx(float(half))
 
 
 def test_measured_gini_correlation_by_pairs():
     rows = [(Fraction(str(a)), Fraction(str(b))) for a, b in RISKS.values.round(3).tolist()]
     truth = pairwise(rows, [Fraction(1, 80)] * 80)
     assert measured_gini_correlation(RISKS) == pytest.approx(float(truth), abs=1e-12)
-    assert measured_gini_correlation(rb.JointRisks(np.full((4, 2), 0.5), 2)) == 0.0
+    assert measured_gini_correlation(JointRisks(np.full((4, 2), 0.5), 2)) == 0.0
 
 
 @pytest.mark.parametrize(("sign", "truth"), [(1, 1.0), (-1, -1.0)])
 def test_risks_that_move_together_or_apart(sign, truth):
     x = np.random.default_rng(1).random(600)
-    risks = rb.JointRisks(np.stack([x, 0.5 + sign * (x**2) / 2.5], axis=1), 10**9)
+    risks = JointRisks(np.stack([x, 0.5 + sign * (x**2) / 2.5], axis=1), 10**9)
     for local in ("observed", "marginal"):
-        found = rb.gini_correlation(risks, delta=0.05, local=local)
+        found = gini_correlation(risks, delta=0.05, local=local)
         assert found.lower <= truth <= found.value
         assert found.value - found.lower < 0.25
 
@@ -190,59 +190,54 @@ def test_gains_from_limits_are_not_above_the_true_ones_on_average(value):
 
 
 def test_nothing_is_said_where_nothing_varies():
-    constant = rb.JointRisks(np.full((50, 2), 0.5), 100)
+    constant = JointRisks(np.full((50, 2), 0.5), 100)
     for local in ("observed", "marginal"):
-        found = rb.gini_correlation(constant, delta=0.05, local=local)
+        found = gini_correlation(constant, delta=0.05, local=local)
         assert (found.lower, found.value) == pytest.approx((-1.0, 1.0), abs=1e-9)
 
 
 CERTIFICATES = {
-    "point": lambda: rb.joint_cdf(BAND, thresholds=[0.3, 0.2]),
-    "curve": lambda: rb.joint_cdf(BAND, thresholds=POINTS),
-    "three": lambda: rb.joint_cdf(rb.joint_band(answers(num_losses=3), delta=0.2), thresholds=[0.3, 0.3, 0.4]),
-    "observed": lambda: rb.joint_cdf(rb.joint_band(RISKS, delta=0.1, local="observed"), thresholds=[0.3, 0.2]),
-    "gini correlation": lambda: rb.gini_correlation(RISKS, delta=0.1, local="observed"),
-    "of true risks": lambda: rb.gini_correlation(RISKS, delta=0.1, eta=1e-3),
+    "point": lambda: joint_cdf(BAND, thresholds=[0.3, 0.2]),
+    "curve": lambda: joint_cdf(BAND, thresholds=POINTS),
+    "three": lambda: joint_cdf(joint_band(answers(num_losses=3), delta=0.2), thresholds=[0.3, 0.3, 0.4]),
+    "observed": lambda: joint_cdf(joint_band(RISKS, delta=0.1, local="observed"), thresholds=[0.3, 0.2]),
+    "gini correlation": lambda: gini_correlation(RISKS, delta=0.1, local="observed"),
+    "of true risks": lambda: gini_correlation(RISKS, delta=0.1, eta=1e-3),
 }
 
 
 @pytest.mark.parametrize("name", CERTIFICATES)
-def test_certificates_verify_and_notice_changes(name):
+def test_the_same_answers_give_the_same_bytes(name):
     certificate = CERTIFICATES[name]()
     text = certificate.to_json()
     assert rb.Certificate.from_json(text).to_json() == text
     assert CERTIFICATES[name]().to_json() == text
-    assert rb.verify(json.loads(text)).ok
-    data = json.loads(text)
-    rows = data["recipe"]["answers"]["values"]
-    rows[int(np.argmin(np.max(rows, axis=1)))] = [1.0] * len(rows[0])
-    assert not rb.verify(data).ok
 
 
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: rb.JointRisks([0.1, 0.2], 10), "shape .num_clients, num_losses."),
-        (lambda: rb.JointRisks([[0.1], [0.2]], 10), "at least 2 losses"),
-        (lambda: rb.JointRisks([[0.1, "x"], [0.2, 0.3]], 10), "must be numbers"),
-        (lambda: rb.JointRisks([[0.1, np.nan], [0.2, 0.3]], 10), "must not be NaN"),
-        (lambda: rb.JointRisks([[0.1, 1.3], [0.2, 0.3]], 10), r"must lie in \[0, 1\]"),
-        (lambda: rb.JointRisks([[0.1, 0.3], [0.2, 0.3]], 10, binary=[True]), "one entry per loss"),
-        (lambda: rb.joint_band(RISKS, delta=0.0), "delta must be in"),
-        (lambda: rb.joint_band(RISKS, delta=0.1, local="union"), "marginal, observed"),
-        (lambda: rb.joint_band(RISKS, delta=0.1, method="ks"), "berk_jones, dkw"),
-        (lambda: rb.joint_band(RISKS, delta=0.1, eta=0.7), "eta must be in"),
-        (lambda: rb.joint_band(RISKS, delta=0.1, marginal_share=1.0), "marginal_share must be in"),
-        (lambda: rb.joint_band(RISKS, delta=0.1, marginal_share=np.nan), "marginal_share must be in"),
-        (lambda: rb.joint_band(rb.JointRisks([[0.1, 0.2]] * 2, 10), delta=0.1), "at least 3 clients"),
+        (lambda: JointRisks([0.1, 0.2], 10), "shape .num_clients, num_losses."),
+        (lambda: JointRisks([[0.1], [0.2]], 10), "at least 2 losses"),
+        (lambda: JointRisks([[0.1, "x"], [0.2, 0.3]], 10), "must be numbers"),
+        (lambda: JointRisks([[0.1, np.nan], [0.2, 0.3]], 10), "must not be NaN"),
+        (lambda: JointRisks([[0.1, 1.3], [0.2, 0.3]], 10), r"must lie in \[0, 1\]"),
+        (lambda: JointRisks([[0.1, 0.3], [0.2, 0.3]], 10, binary=[True]), "one entry per loss"),
+        (lambda: joint_band(RISKS, delta=0.0), "delta must be in"),
+        (lambda: joint_band(RISKS, delta=0.1, local="union"), "marginal, observed"),
+        (lambda: joint_band(RISKS, delta=0.1, method="ks"), "berk_jones, dkw"),
+        (lambda: joint_band(RISKS, delta=0.1, eta=0.7), "eta must be in"),
+        (lambda: joint_band(RISKS, delta=0.1, marginal_share=1.0), "marginal_share must be in"),
+        (lambda: joint_band(RISKS, delta=0.1, marginal_share=np.nan), "marginal_share must be in"),
+        (lambda: joint_band(JointRisks([[0.1, 0.2]] * 2, 10), delta=0.1), "at least 3 clients"),
         (lambda: BAND.lower([0.1]), r"shape \(..., 2\)"),
         (lambda: BAND.upper([0.1, 1.2]), r"must lie in \[0, 1\]"),
-        (lambda: rb.joint_cdf(BAND, thresholds=np.zeros((2, 2, 2))), "a list of points"),
-        (lambda: rb.joint_cdf(BAND, thresholds=[np.nan, 0.1]), r"must lie in \[0, 1\]"),
-        (lambda: rb.gini_correlation(answers(num_losses=3), delta=0.1), "needs 2 losses, got 3"),
-        (lambda: rb.gini_correlation(RISKS, delta=2), "delta must be in"),
-        (lambda: rb.gini_correlation(RISKS, delta=0.1, eta=0.1), r"eta must be in \(0, 0.01\]"),
-        (lambda: rb.gini_correlation(RISKS, delta=0.1, local="counted"), "marginal, observed"),
+        (lambda: joint_cdf(BAND, thresholds=np.zeros((2, 2, 2))), "a list of points"),
+        (lambda: joint_cdf(BAND, thresholds=[np.nan, 0.1]), r"must lie in \[0, 1\]"),
+        (lambda: gini_correlation(answers(num_losses=3), delta=0.1), "needs 2 losses, got 3"),
+        (lambda: gini_correlation(RISKS, delta=2), "delta must be in"),
+        (lambda: gini_correlation(RISKS, delta=0.1, eta=0.1), r"eta must be in \(0, 0.01\]"),
+        (lambda: gini_correlation(RISKS, delta=0.1, local="counted"), "marginal, observed"),
     ],
 )
 def test_wrong_input_is_refused(call, match):
@@ -253,7 +248,7 @@ def test_wrong_input_is_refused(call, match):
 def test_many_clients_that_come_sorted_by_a_risk_have_no_order_to_be_paired_in():
     values = np.random.default_rng(0).random((600, 2))
     for column in (0, 1):
-        ordered = rb.JointRisks(values[np.argsort(values[:, column])], 10, binary=[False, False])
+        ordered = JointRisks(values[np.argsort(values[:, column])], 10, binary=[False, False])
         with pytest.raises(ValueError, match="must come in an order that says nothing"):
-            rb.gini_correlation(ordered, delta=0.1, local="observed")
-    assert rb.gini_correlation(rb.JointRisks(values, 10, binary=[False, False]), delta=0.1).value <= 1.0
+            gini_correlation(ordered, delta=0.1, local="observed")
+    assert gini_correlation(JointRisks(values, 10, binary=[False, False]), delta=0.1).value <= 1.0

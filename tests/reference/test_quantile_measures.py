@@ -8,8 +8,13 @@ from numpy.polynomial import Polynomial
 from scipy.integrate import quad
 
 import riskband as rb
+from papers.dispersion.transforms import (
+    absolute_transform,
+    polynomial_transform,
+    smooth_transform,
+    transformed_quantile_interval,
+)
 from riskband.functionals.functional import interval_of
-from riskband.functionals.transforms import absolute_transform, polynomial_transform, smooth_transform
 from riskband.functionals.weights import (
     LINEAR,
     MEAN,
@@ -95,15 +100,15 @@ def test_transformed_quantiles_by_hand():
     """q in [.2, .6] on half of the levels, [.4, .8] on the other; ξ(s) = (s - .5)² = .25 - s + s²."""
     band = band_with_limits([0.5, 1.0], [0.2, 0.4], [0.6, 0.8])
     square = polynomial_transform(Polynomial([0.25, -1, 1]))
-    assert rb.transformed_quantile_interval(band, square) == pytest.approx((0.0, (0.09 + 0.09) / 2))
-    jordan = rb.transformed_quantile_interval(band, square, method="jordan")
+    assert transformed_quantile_interval(band, square) == pytest.approx((0.0, (0.09 + 0.09) / 2))
+    jordan = transformed_quantile_interval(band, square, method="jordan")
     assert jordan == pytest.approx(((0.09 - 0.1 + 0.01 - 0.1) / 2, (0.09 + 0.1 + 0.01 + 0.1) / 2))
-    monomials = rb.transformed_quantile_interval(band, square, method="monomials")
+    monomials = transformed_quantile_interval(band, square, method="monomials")
     assert monomials.upper == pytest.approx((0.25 - 0.2 + 0.36 + 0.25 - 0.4 + 0.64) / 2)
     assert monomials.lower == pytest.approx((0.25 - 0.6 + 0.04 + 0.25 - 0.8 + 0.16) / 2)
     signed = polynomial_transform(Polynomial([0, -0.5, 0.5]))  # integral of p - 1/2: negative on the first half
     identity = polynomial_transform(Polynomial([0, 1]))
-    found = rb.transformed_quantile_interval(band, identity, weight=signed)
+    found = transformed_quantile_interval(band, identity, weight=signed)
     assert found == pytest.approx((0.125 * (0.4 - 0.6), 0.125 * (0.8 - 0.2)))
 
 
@@ -113,7 +118,7 @@ def test_transforms_that_do_not_fit_are_refused(hundred):
     with pytest.raises(ValueError, match="oscillates"):
         smooth_transform(lambda s: np.sin(90 * s), lambda s: 90 * np.cos(90 * s), name="coarse", num_points=16)
     with pytest.raises(ValueError, match="needs a polynomial"):
-        rb.transformed_quantile_interval(hundred, absolute_transform(0.5), method="monomials")
+        transformed_quantile_interval(hundred, absolute_transform(0.5), method="monomials")
     with pytest.raises(ValueError, match="centre"):
         absolute_transform(1.5)
     with pytest.raises(ValueError, match="num_clients"):

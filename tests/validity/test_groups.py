@@ -10,7 +10,6 @@ from scipy.special import betaln
 
 import riskband as rb
 from benchmarks.ground_truth import BetaRisks
-from riskband.functionals.transforms import absolute_transform
 from riskband.groups.comparisons import compared
 from tests.validity.coverage import failures, is_rejected, leaves, rejected, study, true_cvar
 
@@ -45,7 +44,6 @@ def comparisons(values):
         "group_variance": W @ values**2 - (W @ values) ** 2,
         "worst_group": max(values),
         "weighted_group_mean": W @ values,
-        "group_transform_mean": np.mean(np.abs(values - 0.25)),
         "cvar_fairness": tail / 0.4 - W @ values,
     }
 
@@ -58,7 +56,6 @@ def intervals(bands, functional):
         "group_variance": compared(bands, "group_variance", functional, weights=WEIGHTS),
         "worst_group": compared(bands, "worst_group", functional),
         "weighted_group_mean": compared(bands, "weighted_group_mean", functional, weights=WEIGHTS),
-        "group_transform_mean": compared(bands, "group_transform_mean", functional, transform=absolute_transform(0.25)),
         "cvar_fairness": compared(bands, "cvar_fairness", functional, level=0.6, weights=WEIGHTS),
     }
 

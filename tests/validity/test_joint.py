@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import beta, multivariate_normal, norm
 
-import riskband as rb
-from riskband.bands.joint import JointLevels
-from riskband.functionals.gini_correlation import measured_gini_correlation
+from papers.dispersion.gini_correlation import gini_correlation, measured_gini_correlation
+from papers.dispersion.joint_answers import JointRisks
+from papers.dispersion.joint_bands import JointLevels, joint_band
 from tests.validity.coverage import is_rejected, study
 
 GRID = np.stack(np.meshgrid(np.linspace(0.05, 0.5, 10), np.linspace(0.05, 0.5, 10)), axis=-1).reshape(-1, 2)
@@ -31,8 +31,8 @@ def joint_failures(*, correlation, num_networks, num_clients, num_examples, delt
     for child in np.random.SeedSequence(seed).spawn(num_networks):
         rng = np.random.default_rng(child)
         rates = draw_true_risks(rng, num_clients, correlation=correlation)
-        risks = rb.JointRisks(rng.binomial(num_examples, rates) / num_examples, num_examples, [True, True])
-        band = rb.joint_band(risks, delta=delta, **settings)
+        risks = JointRisks(rng.binomial(num_examples, rates) / num_examples, num_examples, [True, True])
+        band = joint_band(risks, delta=delta, **settings)
         missed.append(np.any(band.lower(GRID) > truth + 1e-6) or np.any(band.upper(GRID) < truth - 1e-6))
     return missed
 
@@ -98,13 +98,13 @@ def gini_failures(*, correlation, num_networks, num_clients, num_examples, delta
     many = draw_true_risks(rng, 400_000, correlation=correlation)
     if local == "observed":
         many = rng.binomial(num_examples, many) / num_examples
-    truth = measured_gini_correlation(rb.JointRisks(many, num_examples, [False, False]))
+    truth = measured_gini_correlation(JointRisks(many, num_examples, [False, False]))
     missed = []
     for child in np.random.SeedSequence(seed).spawn(num_networks):
         rng = np.random.default_rng(child)
         rates = draw_true_risks(rng, num_clients, correlation=correlation)
-        risks = rb.JointRisks(rng.binomial(num_examples, rates) / num_examples, num_examples, [True, True])
-        found = rb.gini_correlation(risks, delta=delta, local=local)
+        risks = JointRisks(rng.binomial(num_examples, rates) / num_examples, num_examples, [True, True])
+        found = gini_correlation(risks, delta=delta, local=local)
         missed.append(not found.lower - 0.003 <= truth <= found.value + 0.003)
     return missed
 
@@ -124,11 +124,11 @@ def test_gini_correlations_hold(local, num_examples):
 def test_the_correlation_of_measured_risks_is_not_that_of_true_risks():
     """The negative control: few examples pull the correlation towards 0, so "observed" fails for true risks."""
     rng = np.random.default_rng(5)
-    truth = measured_gini_correlation(rb.JointRisks(draw_true_risks(rng, 400_000, correlation=0.9), 10, [False, False]))
+    truth = measured_gini_correlation(JointRisks(draw_true_risks(rng, 400_000, correlation=0.9), 10, [False, False]))
     missed = []
     for _ in range(12):
         rates = draw_true_risks(rng, 600, correlation=0.9)
-        risks = rb.JointRisks(rng.binomial(8, rates) / 8, 8)
-        found = rb.gini_correlation(risks, delta=0.1, local="observed")
+        risks = JointRisks(rng.binomial(8, rates) / 8, 8)
+        found = gini_correlation(risks, delta=0.1, local="observed")
         missed.append(not found.lower <= truth <= found.value)
     assert is_rejected(missed, 0.1)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from riskband.answers.joint import JointRisks, check_joint_risks
+from papers.dispersion.joint_answers import JointRisks, check_joint_risks
 from riskband.bands.band import METHODS, Band, band, check_etas, subject_of
 from riskband.bands.local_steps import etas_of, marginal_eta
 from riskband.certificate import Certificate, recipe

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from riskband.answers.joint import JointRisks, check_joint_risks
+from papers.dispersion.joint_answers import JointRisks, check_joint_risks
+from papers.dispersion.joint_bands import JOINT_LOCAL_STEPS, subject_of_risks
 from riskband.answers.risks import shared_assumptions
-from riskband.bands.joint import JOINT_LOCAL_STEPS, subject_of_risks
 from riskband.bands.local_steps import OBSERVED_SIZES
 from riskband.betting import ORDER_IS_UNINFORMATIVE
 from riskband.certificate import Certificate, recipe

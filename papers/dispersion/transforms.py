@@ -11,7 +11,19 @@ import numpy.typing as npt
 import scipy  # loads its modules on use
 from numpy.polynomial import Polynomial
 
-from riskband.checks import FloatArray, check_callable, check_kind, check_num_points, check_number, check_numbers
+from riskband.bands.band import Band
+from riskband.checks import (
+    FloatArray,
+    check_callable,
+    check_choice,
+    check_kind,
+    check_num_points,
+    check_number,
+    check_numbers,
+)
+from riskband.functionals.distributions import QuantileLimits
+from riskband.functionals.functional import Interval, resolve_weight
+from riskband.functionals.weights import QuantileWeight
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,3 +155,73 @@ def smooth_transform(
             f"by {variation:g}; check both, or raise num_points if the function oscillates quickly"
         )
     return found
+
+
+TRANSFORM_METHODS = ("pointwise", "jordan", "monomials")
+
+
+def transformed_quantile_interval(
+    band: Band,
+    transform: Transform | Sequence[float],
+    *,
+    weight: str | QuantileWeight | Transform = "mean",
+    method: str = "pointwise",
+) -> Interval:
+    """Bounds on ∫ψ(p)ξ(q(p))dp, with q the quantile function of the risk of unseen clients.
+
+    Parameters
+    ----------
+    band : Band
+        With both sides.
+    transform : Transform or sequence of float
+        ξ on [0, 1]: coefficients of a polynomial, from the constant on, or `absolute_transform` or `smooth_transform`.
+    weight : str, QuantileWeight or Transform
+        ψ >= 0, as for `weighted_quantile`, or a transform of p that is the integral of a ψ of any sign from 0; it is
+        split by its own Jordan decomposition. Default: the mean of ξ(R).
+    method : {"pointwise", "jordan", "monomials"}
+        `pointwise`: smallest and largest ξ between the sides of the band at every level; attained by a member of the
+        band if ψ >= 0 and ξ turns at most once. `jordan`: V(u) - V(l) + ξ(l), [DC] theorem 2. `monomials`: every power
+        of a polynomial on its own, [DC] proposition 3. Never tighter than the first.
+
+    Returns
+    -------
+    Interval
+        Numbers. Source: [DC] theorems 1 and 2, proposition 3.
+
+    Raises
+    ------
+    ValueError
+        If the method is unknown or needs a polynomial, or the band has only one side.
+    """
+    method = check_choice("method", method, TRANSFORM_METHODS)
+    transform = resolve_transform(transform)
+    if not isinstance(weight, Transform):
+        weight = resolve_weight(weight, called="weight")
+    limits = QuantileLimits.of_band(band)
+    if method == "pointwise":
+        least, most = transform.extremes(limits.lower, limits.upper)
+    elif method == "jordan":
+        start = transform.function(limits.lower)
+        gain = transform.variation(limits.upper) - transform.variation(limits.lower)
+        least, most = start - gain, start + gain
+    else:
+        least, most = _monomial_bounds(transform, limits)
+    positive, negative = _masses(weight, limits.edges)
+    ends = positive * least - negative * most, positive * most - negative * least
+    return Interval(*(float(np.sum(end)) for end in ends))
+
+
+def _monomial_bounds(transform: Transform, limits: QuantileLimits) -> tuple[FloatArray, FloatArray]:
+    if not transform.coefficients:
+        raise ValueError(f"method='monomials' needs a polynomial, got {transform.name!r}; use method='jordan'")
+    rising = Polynomial(np.maximum(transform.coefficients, 0.0))
+    falling = Polynomial(np.minimum(transform.coefficients, 0.0))
+    return rising(limits.lower) + falling(limits.upper), rising(limits.upper) + falling(limits.lower)
+
+
+def _masses(weight: QuantileWeight | Transform, edges: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Integrals of the positive and of the negative part of the weight over each step."""
+    if isinstance(weight, QuantileWeight):
+        return np.diff(weight.cumulative(edges)), np.zeros(edges.size - 1)
+    change, variation = np.diff(weight.function(edges)), np.diff(weight.variation(edges))
+    return (variation + change) / 2.0, (variation - change) / 2.0
