@@ -11,6 +11,7 @@ import gc
 import os
 from collections import defaultdict
 from collections.abc import Generator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -43,6 +44,20 @@ LONGEST = (
     "tests/validity/test_direct_dispersion.py",
     "tests/adversaries/test_ascent.py",
     "tests/report/test_browser.py",
+)
+
+# Slow as a whole, so that the default suite does not even import them.
+SLOW = (
+    "tests/papers/",
+    "tests/client/test_own_modules.py",
+    *(f"tests/deployment/test_{name}.py" for name in ("eight", "faults", "forging", "own_data", "procedures", "secure")),
+    *(
+        f"tests/end_to_end/test_{name}.py"
+        for name in ("clocks", "comparison", "example_project", "own_data", "ray_cluster", "resume")
+    ),
+    "tests/flower/test_oldest.py",
+    "tests/test_image.py",
+    "tests/validity/test_groups.py",
 )
 
 SLOW_TIMEOUT = 900  # seconds, for a slow test; it is to end what hangs
@@ -119,9 +134,18 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What is slow as a whole is of no concern without the slow suite."""
+    is_slow = collection_path.relative_to(config.rootpath).as_posix().startswith(SLOW)
+    return True if is_slow and config.option.markexpr == "not slow" else None
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m "not slow"` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_place)
+    for item in items:
+        if item.nodeid.startswith(SLOW):
+            item.add_marker("slow")
     for item in list(repetitions(items)):
         item.add_marker("slow")
     for item in items:
