@@ -28,7 +28,7 @@ from hypothesis import settings
 from tests.sampling import repetitions
 
 settings.register_profile("default", derandomize=True, deadline=None, database=None, max_examples=40)
-settings.register_profile("thorough", derandomize=True, deadline=None, database=None, max_examples=100)
+settings.register_profile("thorough", derandomize=True, deadline=None, database=None, max_examples=60)
 settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
@@ -50,7 +50,10 @@ LONGEST = (
 SLOW = (
     "tests/papers/",
     "tests/client/test_own_modules.py",
-    *(f"tests/deployment/test_{name}.py" for name in ("eight", "faults", "forging", "own_data", "procedures", "secure")),
+    *(
+        f"tests/deployment/test_{name}.py"
+        for name in ("eight", "faults", "forging", "own_data", "procedures", "secure")
+    ),
     *(
         f"tests/end_to_end/test_{name}.py"
         for name in ("clocks", "comparison", "example_project", "own_data", "ray_cluster", "resume")
@@ -83,6 +86,16 @@ def idle_clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now, sleep=sleep)
     monkeypatch.setattr(exchange, "time", clock)
     return clock
+
+
+@pytest.fixture
+def coarse_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans of a few networks, for tests that do not ask how good they are."""
+    from riskband.worst_cases import planning
+
+    monkeypatch.setattr(planning, "_FIRST_CERTIFIED", 4)
+    for effort in ("_ROUGH", "_PRECISE"):
+        monkeypatch.setattr(planning, effort, getattr(planning, effort)._replace(most_certified=4, num_drawn=100))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
