@@ -172,16 +172,11 @@ def constant_stakes_upper_bound(
 
     def log_excess(value: float) -> float:
         needed = np.clip([dual.least_mean(value) for dual in duals], 0.0, 1.0)
-        earned = [
-            log_capital(
-                weights * (needed[some, None] - [dual.outcomes for dual in duals[some]]),
-                stakes,
-                num_bets=size,
-                largest_loss=1.0 - needed[some],
-            )
-            for some in blocks
-        ]
-        return log_average_excess(np.concatenate(earned), delta)
+        earned = np.zeros(len(duals))
+        for some in blocks:
+            gains = weights * (needed[some, None] - [dual.outcomes for dual in duals[some]])
+            earned[some] = log_capital(gains, stakes, num_bets=size, largest_loss=1.0 - needed[some])
+        return log_average_excess(earned, delta)
 
     return _first_rejected(with_another(log_excess, beside, delta), size, guess=guess)
 
@@ -388,12 +383,7 @@ def sharpest_stakes(num_bets: int, delta: float, deviations: FloatArray = _DEVIA
 
 
 def log_capital(
-    gains: FloatArray,
-    stakes: FloatArray,
-    *,
-    num_bets: int,
-    largest_loss: FloatArray | float,
-    weights: FloatArray | None = None,
+    gains: FloatArray, stakes: FloatArray, *, num_bets: int, largest_loss: Any, weights: FloatArray | None = None
 ) -> FloatArray:
     """Logarithm of the capital that constant stakes, which share it, make of so many bets: mean at most 1.
 
@@ -406,8 +396,7 @@ def log_capital(
     num_at_once = max(1, _MOST_IN_CACHE // gains.size)
     blocks = (cut[..., first : first + num_at_once, None] for first in range(0, stakes.size, num_at_once))
     grown = [np.average(np.log1p(block * gains[..., None, :]), axis=-1, weights=weights) for block in blocks]
-    capitals = np.logaddexp.reduce(num_bets * np.concatenate(grown, axis=-1), axis=-1) - np.log(stakes.size)
-    return np.asarray(capitals)
+    return np.asarray(np.logaddexp.reduce(num_bets * np.concatenate(grown, axis=-1), axis=-1) - np.log(stakes.size))
 
 
 def _in_blocks(orders: IntArray) -> Iterator[IntArray]:

@@ -11,7 +11,7 @@ import pytest
 import riskband as rb
 
 RNG = np.random.default_rng(3)
-COUNTED = rb.ClientRisks(RNG.binomial(40, RNG.beta(3, 21, 120)) / 40, 40)
+COUNTED = rb.ClientRisks(RNG.binomial(40, RNG.beta(3, 21, 60)) / 40, 40)
 UNEQUAL = rb.ClientRisks(RNG.binomial(np.arange(1, 61), 0.3) / np.arange(1, 61), np.arange(1, 61), binary=True)
 OTHER = rb.ClientRisks(RNG.beta(1, 4, 50), RNG.integers(1, 90, 50), binary=False)
 ANSWERS = [COUNTED, UNEQUAL, OTHER]
