@@ -281,7 +281,7 @@ def test_a_straggler_holds_nobody_longer_than_the_deadline(stage: Stage) -> None
     network = report_of(stage, "slow")["network"]
     assert (network["num_answered"], network["clients_without_answer"]) == (NUM_CLIENTS - 1, ["client-00003"])
     assert {failure["reason"] for failure in network["failures"]} <= {"no-reply", "node-unavailable"}
-    wait_until(lambda: stage.is_healthy("supernode-4"), what=lambda: stage.tail("supernode-4"))
+    wait_until(lambda: stage.is_healthy("supernode-4"), every=0.5, what=lambda: stage.tail("supernode-4"))
 
 
 def test_a_node_killed_in_the_middle_of_a_round_is_named_and_comes_back_with_its_key(stage: Stage) -> None:
@@ -337,7 +337,7 @@ def start_again(stage: Stage, own_id: str) -> None:
         is_new = len(NODE_ID.findall(stage.log("supernode-4").read_text())) >= num_starts
         return is_new and stage.is_healthy("supernode-4")
 
-    wait_until(is_back, timeout=180.0, what=lambda: stage.tail("supernode-4"))
+    wait_until(is_back, timeout=180.0, every=0.5, what=lambda: stage.tail("supernode-4"))
     assert set(NODE_ID.findall(stage.log("supernode-4").read_text())) == {own_id}
     stage.start("clientapp-4")
     stage.wait_for("clientapp-4")
