@@ -24,7 +24,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import pytest
 from hypothesis import settings
 
-from tests.sampling import repetitions
+from tests.sampling import combinations, repetitions
 
 settings.register_profile("default", derandomize=True, deadline=None, database=None, max_examples=40)
 settings.register_profile("thorough", derandomize=True, deadline=None, database=None, max_examples=100)
@@ -124,6 +124,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_place)
     for item in list(repetitions(items)):
         item.add_marker("slow")
+    for item in list(combinations(items)):
+        item.add_marker("nightly")
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
