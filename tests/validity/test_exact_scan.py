@@ -219,7 +219,7 @@ def test_over_every_order_of_clients_of_two_kinds(name):
     assert 0.0 < np.max(false) <= 0.4
 
 
-@pytest.mark.parametrize("num_clients", [8, pytest.param(13, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_clients", [8, pytest.param(11, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.0, 0.5), (0.3, 0.4)])
 def test_means_in_a_committed_order_over_every_order(low, high, num_clients):
     """Exactly, by all sequences: the targets of the bets are recalculated, so that delta is nearly spent."""
