@@ -70,6 +70,16 @@ def idle_clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return clock
 
 
+@pytest.fixture
+def coarse_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans of a few networks, for tests that do not ask how good they are."""
+    from riskband.worst_cases import planning
+
+    monkeypatch.setattr(planning, "_FIRST_CERTIFIED", 4)
+    for effort in ("_ROUGH", "_PRECISE"):
+        monkeypatch.setattr(planning, effort, getattr(planning, effort)._replace(most_certified=4, num_drawn=100))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--complete", action="store_true", help="fail for a skip that is not one of ALLOWED_SKIPS")
 
