@@ -35,14 +35,15 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # two SuperLinks with their SuperNodes on two cores may take longer to find each other than a run is patient.
 SERVERS = ("tests/end_to_end/", "tests/deployment/")
 
-# After these the files that take longest, since a file has one process: else one of them is left to the end, alone.
+# After these the files that take longest, from 60 CPU seconds in the slow suite, so that none is left to the end alone.
+# Their tests share nothing that is dear, and each goes to whatever process is free.
 LONGEST = (
-    "tests/validity/test_always_valid.py",  # 200 CPU seconds in the slow suite; the others from 60 on
+    "tests/validity/test_exact_scan.py",
+    "tests/validity/test_always_valid.py",
     "tests/adversaries/test_bounds_fuzz.py",
     "tests/laws/test_plan.py",
     "tests/validity/test_direct_dispersion.py",
     "tests/adversaries/test_ascent.py",
-    "tests/report/test_browser.py",
 )
 
 SLOW_TIMEOUT = 900  # seconds, for a slow test; it is to end what hangs
@@ -157,12 +158,13 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """One process gets all tests of a file, which share what is made once per module, and one gets all the servers."""
+    """One process gets all tests of most files, which share what is made once per module, and one all the servers."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "servers" if nodeid.startswith(SERVERS) else nodeid.partition("::")[0]
+            file = nodeid.partition("::")[0]
+            return "servers" if nodeid.startswith(SERVERS) else nodeid if file in LONGEST else file
 
     config.option.loadscopereorder = False  # the order of the collection, not the files with the most tests first
     return ByFile(config, log)
