@@ -25,7 +25,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import pytest
 from hypothesis import settings
 
-from tests.sampling import repetitions
+from tests.sampling import combinations, repetitions
 
 settings.register_profile("default", derandomize=True, deadline=None, database=None, max_examples=40)
 settings.register_profile("thorough", derandomize=True, deadline=None, database=None, max_examples=60)
@@ -36,14 +36,15 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # two SuperLinks with their SuperNodes on two cores may take longer to find each other than a run is patient.
 SERVERS = ("tests/end_to_end/", "tests/deployment/")
 
-# After these the files that take longest, since a file has one process: else one of them is left to the end, alone.
+# After these the files that take longest, from 60 CPU seconds in the slow suite, so that none is left to the end alone.
+# Their tests share nothing that is dear, and each goes to whatever process is free.
 LONGEST = (
-    "tests/validity/test_always_valid.py",  # 200 CPU seconds in the slow suite; the others from 60 on
+    "tests/validity/test_exact_scan.py",
+    "tests/validity/test_always_valid.py",
     "tests/adversaries/test_bounds_fuzz.py",
     "tests/laws/test_plan.py",
     "tests/validity/test_direct_dispersion.py",
     "tests/adversaries/test_ascent.py",
-    "tests/report/test_browser.py",
 )
 
 # Slow as a whole, so that the default suite does not even import them.
@@ -161,6 +162,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
     for item in list(repetitions(items)):
         item.add_marker("slow")
+    for item in list(combinations(items)):
+        item.add_marker("nightly")
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
@@ -182,12 +185,13 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """One process gets all tests of a file, which share what is made once per module, and one gets all the servers."""
+    """One process gets all tests of most files, which share what is made once per module, and one all the servers."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "servers" if nodeid.startswith(SERVERS) else nodeid.partition("::")[0]
+            file = nodeid.partition("::")[0]
+            return "servers" if nodeid.startswith(SERVERS) else nodeid if file in LONGEST else file
 
     config.option.loadscopereorder = False  # the order of the collection, not the files with the most tests first
     return ByFile(config, log)

@@ -21,7 +21,7 @@ from riskband.worst_cases.scaled import CHANGES, SCORES
 from tests.validity.coverage import ROUNDING, failures, rejected, study
 from tests.validity.test_two_models import ATOMS, LAWS, MASSES
 
-DELTA, NUM_CLIENTS = 0.2, 120
+DELTA, NUM_CLIENTS = 0.2, 60
 
 NETWORKS = {  # kinds of clients: how frequent each is, its risk, and its number of examples
     "two points": ((0.7, 0.1, 20), (0.3, 0.4, 20)),
@@ -79,7 +79,7 @@ def are_false(answers, truths):
     return found
 
 
-@study(slow=200)
+@study(slow=100)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_risks_looked_at_after_every_client(network, num_networks):
     """Two ends have half of delta each. A correct bound is rejected with probability 1e-4."""
@@ -99,7 +99,7 @@ def test_risks_looked_at_after_every_client(network, num_networks):
 OF_CHANGES = ("change", "harmed:0.02", "change_quantile:0.8", "worst_change:chi2:0.1")
 
 
-@study(slow=200)
+@study(slow=100)
 @pytest.mark.parametrize("law", LAWS)
 def test_changes_looked_at_after_every_client(law, num_networks):
     kinds = LAWS[law]
@@ -121,7 +121,7 @@ def test_changes_looked_at_after_every_client(law, num_networks):
 OF_SCORES = ("score", "score_share:0.61", "score_quantile:0.2", "worst_score:chi2:0.1")
 
 
-@study(slow=200)
+@study(slow=100)
 @pytest.mark.parametrize("higher", [True, False])
 def test_scores_looked_at_after_every_client(higher, num_networks):
     worst = ends("worst_mean:chi2:0.1", 1.0 - ATOMS if higher else ATOMS, MASSES)[0]
