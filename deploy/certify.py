@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from simulations.options import APP_FOLDER, EXIT_FAILED, EXIT_USAGE, chosen_run_
 if TYPE_CHECKING:
     from server.settings import RunConfig
 
-POLL_INTERVAL = 3.0
+POLL_INTERVAL = 10.0  # seconds between questions to the SuperLink, each a process of Flower's
 PATIENCE = 300.0  # a SuperLink that restarts is back before
 
 
@@ -68,7 +68,9 @@ def certify(connection: Connection, config: RunConfig, path: Path, *, as_json: b
 
     run_id = connection.start_run(APP_FOLDER, config.to_run_config() | {"output-dir": str(path)})
     folder = ResultFolder(path, run_id=run_id)  # what other runs left there is not read
-    watch = _Watch(connection, run_id)
+    watch = _Watch(
+        connection, run_id, has_ended=lambda: bool(folder.read_json(REPORT_FILE) or folder.read_json(FAILURE_FILE))
+    )
     show_progress(watch.is_running, folder, num_clients=config.network.num_clients)
     report = folder.read_json(REPORT_FILE)
     if UNWRITABLE in watch.details:  # only the ServerApp can tell, which finds out before it asks anybody
@@ -81,16 +83,16 @@ def certify(connection: Connection, config: RunConfig, path: Path, *, as_json: b
 
 
 class _Watch:
-    """Asks a SuperLink now and then how a run is; bears with one that restarts."""
+    """Asks a SuperLink how a run is, now and then and once its results are there; bears with one that restarts."""
 
-    def __init__(self, connection: Connection, run_id: str) -> None:
-        self._connection, self._run_id = connection, run_id
+    def __init__(self, connection: Connection, run_id: str, *, has_ended: Callable[[], bool]) -> None:
+        self._connection, self._run_id, self._has_ended = connection, run_id, has_ended
         self._heard = self._asked = time.monotonic()
         self.status, self.details = "", ""
 
     def is_running(self) -> bool:
         """Return whether the run has not ended yet, as far as is known."""
-        if time.monotonic() - self._asked < POLL_INTERVAL:
+        if time.monotonic() - self._asked < POLL_INTERVAL and not self._has_ended():
             return True
         try:
             self.status, self.details = self._connection.run_status(self._run_id)

@@ -47,6 +47,7 @@ KEPT_OF_FIRST = 0.2  # of two gamblers' capital: so much the second, should it h
 _KEPT_OF_OTHER = 0.1  # less gains next to nothing
 _MANY, NUM_STEPS = 20_000, 36  # clients for whom a limit is not found by so many halvings, but in fewer tries
 _MOST_AT_ONCE = 1_000_000  # numbers of one kind in the memory beyond what is kept
+_MOST_IN_CACHE = 20_000  # numbers to compute with at once; of fewer, calling numpy is what takes time
 _USUAL_MEAN = 0.25  # of losses: where it is theirs, stakes on the mean of others are the sharpest
 # An integral whose logarithm is concave, to eight digits: up to 12 standard deviations around the largest term.
 _NUM_NEWTON, _STEP_OF_TIME, _NUM_TIMES = 3, 1.0 / 3.0, 36
@@ -166,15 +167,16 @@ def constant_stakes_upper_bound(
     Weights and `spread` as of `constant_stakes_upper_mean`: then for mean outcomes E[weight·outcome] / E[weight].
     """
     size = duals[0].outcomes.size
-    stakes = sharpest_stakes(size, delta) / spread
+    stakes, num_at_once = sharpest_stakes(size, delta) / spread, max(1, _MOST_IN_CACHE // size)
+    blocks = [slice(first, first + num_at_once) for first in range(0, len(duals), num_at_once)]
 
     def log_excess(value: float) -> float:
-        needed = np.clip([dual.least_mean(value) for dual in duals], 0.0, 1.0).tolist()
-        earned = [
-            log_capital(weights * (mean - dual.outcomes), stakes, num_bets=size, largest_loss=1.0 - mean)
-            for mean, dual in zip(needed, duals, strict=True)
-        ]
-        return log_average_excess(np.array(earned), delta)
+        needed = np.clip([dual.least_mean(value) for dual in duals], 0.0, 1.0)
+        earned = np.zeros(len(duals))
+        for some in blocks:
+            gains = weights * (needed[some, None] - [dual.outcomes for dual in duals[some]])
+            earned[some] = log_capital(gains, stakes, num_bets=size, largest_loss=1.0 - needed[some])
+        return log_average_excess(earned, delta)
 
     return _first_rejected(with_another(log_excess, beside, delta), size, guess=guess)
 
@@ -329,7 +331,7 @@ def doubt_of_mean(
         stakes = stakes_of_one / np.sqrt(max(mean * (1.0 - mean), 1e-12)) if is_share else stakes_of_one
         gains = weights * (mean - values) / scale
         gains = np.where(gains < 0.0, odds * gains, gains)
-        return log_capital(gains, stakes, num_bets=values.size, largest_loss=scale * (1.0 - mean))
+        return float(log_capital(gains, stakes, num_bets=values.size, largest_loss=scale * (1.0 - mean)))
 
     return log_earned
 
@@ -381,17 +383,20 @@ def sharpest_stakes(num_bets: int, delta: float, deviations: FloatArray = _DEVIA
 
 
 def log_capital(
-    gains: FloatArray, stakes: FloatArray, *, num_bets: int, largest_loss: float, weights: FloatArray | None = None
-) -> float:
+    gains: FloatArray, stakes: FloatArray, *, num_bets: int, largest_loss: Any, weights: FloatArray | None = None
+) -> FloatArray:
     """Logarithm of the capital that constant stakes, which share it, make of so many bets: mean at most 1.
 
     `gains`, none below -`largest_loss` and of mean at most 0, are those of all clients, or of all pairs of clients. For
     these it is exp(num_bets · mean log(1 + stake·gain)), by concavity at most the average over all ways to pair the
-    clients, whose capitals have mean at most 1. `weights` say how often each gain occurs. Source: math §2.6.
+    clients, whose capitals have mean at most 1. `weights` say how often each gain occurs. Of several gamblers, gains
+    of shape (..., num_gains), there are as many largest losses and capitals. Source: math §2.6.
     """
-    cut = np.minimum(stakes, LARGEST_SHARE_OF_TAILS / max(largest_loss, 1e-300))
-    grown = [num_bets * float(np.average(np.log1p(stake * gains), weights=weights)) for stake in cut.tolist()]
-    return float(np.logaddexp.reduce(grown) - np.log(stakes.size))
+    cut = np.minimum(stakes, LARGEST_SHARE_OF_TAILS / np.maximum(largest_loss, 1e-300)[..., None])
+    num_at_once = max(1, _MOST_IN_CACHE // gains.size)
+    blocks = (cut[..., first : first + num_at_once, None] for first in range(0, stakes.size, num_at_once))
+    grown = [np.average(np.log1p(block * gains[..., None, :]), axis=-1, weights=weights) for block in blocks]
+    return np.asarray(np.logaddexp.reduce(num_bets * np.concatenate(grown, axis=-1), axis=-1) - np.log(stakes.size))
 
 
 def _in_blocks(orders: IntArray) -> Iterator[IntArray]:

@@ -11,6 +11,7 @@ import gc
 import os
 from collections import defaultdict
 from collections.abc import Generator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -24,10 +25,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import pytest
 from hypothesis import settings
 
-from tests.sampling import repetitions
+from tests.sampling import combinations, repetitions
 
 settings.register_profile("default", derandomize=True, deadline=None, database=None, max_examples=40)
-settings.register_profile("thorough", derandomize=True, deadline=None, database=None, max_examples=100)
+settings.register_profile("thorough", derandomize=True, deadline=None, database=None, max_examples=60)
 settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
@@ -35,14 +36,32 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # two SuperLinks with their SuperNodes on two cores may take longer to find each other than a run is patient.
 SERVERS = ("tests/end_to_end/", "tests/deployment/")
 
-# After these the files that take longest, since a file has one process: else one of them is left to the end, alone.
+# After these the files that take longest, from 60 CPU seconds in the slow suite, so that none is left to the end alone.
+# Their tests share nothing that is dear, and each goes to whatever process is free.
 LONGEST = (
-    "tests/validity/test_always_valid.py",  # 200 CPU seconds in the slow suite; the others from 60 on
+    "tests/validity/test_exact_scan.py",
+    "tests/validity/test_always_valid.py",
     "tests/adversaries/test_bounds_fuzz.py",
     "tests/laws/test_plan.py",
     "tests/validity/test_direct_dispersion.py",
     "tests/adversaries/test_ascent.py",
-    "tests/report/test_browser.py",
+)
+
+# Slow as a whole, so that the default suite does not even import them.
+SLOW = (
+    "tests/papers/",
+    "tests/client/test_own_modules.py",
+    *(
+        f"tests/deployment/test_{name}.py"
+        for name in ("eight", "faults", "forging", "own_data", "procedures", "secure")
+    ),
+    *(
+        f"tests/end_to_end/test_{name}.py"
+        for name in ("clocks", "comparison", "example_project", "own_data", "ray_cluster", "resume")
+    ),
+    "tests/flower/test_oldest.py",
+    "tests/test_image.py",
+    "tests/validity/test_groups.py",
 )
 
 SLOW_TIMEOUT = 900  # seconds, for a slow test; it is to end what hangs
@@ -68,6 +87,16 @@ def idle_clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now, sleep=sleep)
     monkeypatch.setattr(exchange, "time", clock)
     return clock
+
+
+@pytest.fixture
+def coarse_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans of a few networks, for tests that do not ask how good they are."""
+    from riskband.worst_cases import planning
+
+    monkeypatch.setattr(planning, "_FIRST_CERTIFIED", 4)
+    for effort in ("_ROUGH", "_PRECISE"):
+        monkeypatch.setattr(planning, effort, getattr(planning, effort)._replace(most_certified=4, num_drawn=100))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -119,11 +148,22 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What is slow as a whole is of no concern without the slow suite."""
+    is_slow = collection_path.relative_to(config.rootpath).as_posix().startswith(SLOW)
+    return True if is_slow and config.option.markexpr == "not slow" else None
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m "not slow"` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_place)
+    for item in items:
+        if item.nodeid.startswith(SLOW):
+            item.add_marker("slow")
     for item in list(repetitions(items)):
         item.add_marker("slow")
+    for item in list(combinations(items)):
+        item.add_marker("nightly")
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
@@ -145,12 +185,13 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """One process gets all tests of a file, which share what is made once per module, and one gets all the servers."""
+    """One process gets all tests of most files, which share what is made once per module, and one all the servers."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "servers" if nodeid.startswith(SERVERS) else nodeid.partition("::")[0]
+            file = nodeid.partition("::")[0]
+            return "servers" if nodeid.startswith(SERVERS) else nodeid if file in LONGEST else file
 
     config.option.loadscopereorder = False  # the order of the collection, not the files with the most tests first
     return ByFile(config, log)

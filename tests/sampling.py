@@ -1,7 +1,8 @@
-"""Which cases the default suite runs: some of each test, and of every entry of a registry at least one.
+"""Which cases the default suite runs, and which CI: some of each test, and of every entry of a registry at least one.
 
 A test that is about every entry of a registry gets its cases from `every`. However few cases of a test the default
-suite runs, one of each entry is among those of all tests; `test_registries.py` fails if an entry has none.
+suite runs, one of each entry is among those of all tests; `test_registries.py` fails if an entry has none. Of what is
+slow, CI meets every value of every parameter of every test, and leaves further combinations of them to the night.
 """
 
 from __future__ import annotations
@@ -58,11 +59,39 @@ def repetitions(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
         covered |= entries_of(item)
 
 
+def combinations(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield the slow cases that CI does without: all their values are among those of other cases of their test."""
+    slow = (item for item in items if item.get_closest_marker("slow"))
+    for same in (same for same in _by_test(slow).values() if len(same) > 1 and not _guards(same)):
+        left, seen = {item: _values(item) for item in reversed(same)}, set[object]()  # of studies the larger one first
+        while left:
+            item = max(left, key=lambda item: len(left[item] - seen))
+            if left[item] <= seen:
+                break
+            seen |= left.pop(item)
+        yield from left
+
+
+def _values(case: Any) -> set[object]:
+    """What each `parametrize` of a test has for a case; its cases share these objects."""
+    values = dict(case.callspec.params)
+    found = set[object]()
+    for mark in case.iter_markers("parametrize"):
+        names = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]
+        found.add(tuple((name.strip(), id(values.pop(name.strip()))) for name in names))
+    return found | {(name, id(value)) for name, value in values.items()}
+
+
+def _by_test(items: Iterable[pytest.Item]) -> dict[str, list[pytest.Item]]:
+    cases = defaultdict(list)
+    for item in items:
+        cases[item.nodeid.partition("[")[0]].append(item)
+    return cases
+
+
 def _spare(fast: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     """Yield the cases beyond those of `DEFAULT_CASES`."""
-    cases = defaultdict(list)
-    for item in fast:
-        cases[item.nodeid.partition("[")[0]].append(item)
+    cases = _by_test(fast)
     for folder, most in DEFAULT_CASES.items():
         for same in (same for name, same in cases.items() if name.startswith(folder) and not _guards(same)):
             kept = {(2 * number + 1) * len(same) // (2 * most) for number in range(most)}

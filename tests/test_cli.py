@@ -531,6 +531,7 @@ def test_losses_that_may_lie_anywhere_need_a_word_and_others_are_marked(tmp_path
     assert "those of a cross-entropy do not lie there" in second
 
 
+@pytest.mark.usefixtures("coarse_plans")
 def test_clients_without_examples_are_missing_by_name(tmp_path, table, losses, capsys):
     out, more = tmp_path / "certificate.json", tmp_path / "more.csv"
     rows = table.read_text().splitlines()
@@ -815,6 +816,7 @@ def test_what_is_no_requirement_is_an_error(table, capsys):
 
 def test_json_is_printed_and_nothing_else(tmp_path, table, capsys):
     out = tmp_path / "certificate.json"
+    table.write_text("\n".join(table.read_text().splitlines()[:21]))  # so few are soon tuned for
     tuned = ("--tune", "cvar:0.9", "--plot", tmp_path / "band.svg")
     assert run(table, "--num-examples", 100, "--require", "mean<=0.9", "--out", out, "--json", *tuned) == 0
     printed = capsys.readouterr()

@@ -240,6 +240,7 @@ def test_polars_are_looked_at_in_the_same_way():
         read(polars.DataFrame({"Site": HOSPITALS * 3, **ROUNDS}))
 
 
+@pytest.mark.usefixtures("coarse_plans")
 def test_a_pilot_is_read_in_the_same_way(tmp_path, capsys):
     by_command(tmp_path, {"Ward": HOSPITALS, **DESCRIBED, **ONCE})
     pilot = ["plan", "mean<=0.3", "--pilot", str(tmp_path / "table.csv"), "--pilot-num-examples", "n"]

@@ -270,6 +270,7 @@ def test_without_names_clients_are_rows_below_the_header(tmp_path, capsys):
     assert f"(H{int(np.argmax(LOSSES))});" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("coarse_plans")
 def test_a_pilot_of_accuracies_plans_as_its_losses_do(tmp_path, capsys):
     path, said = tmp_path / "table.csv", []
     path.write_text(FRAME.assign(acc=[f"{100 * (1 - loss):.10g}" for loss in LOSSES]).to_csv(index=False))

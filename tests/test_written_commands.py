@@ -52,7 +52,7 @@ def table(path, *, size, seed, first=0, percent=False):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch, coarse_plans):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("riskband.worst_cases.requirements._LARGEST_TRIED", 100)  # no estimate, which takes time
     for name in ("docs/examples", "docs/figures"):

@@ -59,4 +59,4 @@ class Pairs(NamedTuple):
         """By how much the logarithm of the capital exceeds that of 1/delta: what it rejects is >= 0."""
         stakes = sharpest_stakes(self.num_bets, delta, _DEVIATIONS)
         earned = log_capital(gains, stakes, num_bets=self.num_bets, largest_loss=largest_loss, weights=self.weights)
-        return earned - float(np.log(1.0 / delta))
+        return float(earned - np.log(1.0 / delta))

@@ -137,7 +137,7 @@ def test_attacks_come_close_to_exact_and_stay_below_what_is_proven(loss, order, 
         curves = curves_of(model, x, y, loss=loss, order=order, norm=norm, space="input", adversary=adversary)
         attained = curves.values(RADII)[0]
         assert np.all(attained <= upper + 1e-9)
-    assert np.all(attained >= lower - (1e-4 if loss == "margin" and order == 1 else 0.01))
+    assert np.all(attained >= lower - (1e-4 if loss == "margin" and order == 1 else 0.02))
 
 
 @pytest.mark.slow

@@ -5,9 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy import stats
-from statsmodels.regression.linear_model import OLS
-from statsmodels.stats.meta_analysis import combine_effects
-from statsmodels.stats.proportion import proportion_confint
 
 from benchmarks import alternatives
 from benchmarks.alternatives import DELTA, MEANS, NUM_EXAMPLES, WORLDS, Network, gini, networks, rows
@@ -19,6 +16,8 @@ def network():
 
 
 def test_pooled_intervals_are_those_of_statsmodels(network):
+    from statsmodels.stats.proportion import proportion_confint  # a second, which no other process of pytest should pay
+
     wrong, size = 57, 6 * NUM_EXAMPLES
     for method, bound in (("beta", alternatives.pooled_exact), ("wilson", alternatives.pooled_wilson)):
         assert bound(network) == pytest.approx(proportion_confint(wrong, size, 2 * DELTA, method)[1])
@@ -31,6 +30,8 @@ def test_intervals_over_clients_are_those_of_scipy(network):
 
 
 def test_clustered_errors_are_those_of_statsmodels():
+    from statsmodels.regression.linear_model import OLS
+
     clients = np.repeat(np.arange(4), [3, 8, 20, 5])
     losses = np.random.default_rng(0).binomial(1, 0.3, clients.size)
     settings = {"groups": clients, "use_correction": True}
@@ -49,6 +50,8 @@ def test_the_gini_coefficient_is_the_mean_difference():
 
 
 def test_random_effects_are_those_of_statsmodels(network):
+    from statsmodels.stats.meta_analysis import combine_effects
+
     wrong, right = network.wrong + 0.5, NUM_EXAMPLES - network.wrong + 0.5
     found = combine_effects(np.log(wrong / right), 1.0 / wrong + 1.0 / right, method_re="chi2")
     for knapp, error in ((False, found.sd_eff_w_re), (True, found.sd_eff_w_re_hksj)):

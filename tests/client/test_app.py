@@ -219,10 +219,10 @@ ADVERSARIAL_QUERY = adversarial_query(
     ],
 )
 def test_the_adversarial_answer_is_the_plain_evaluation_of_the_clients_own_examples(change, guarantee):
-    query = changed(ADVERSARIAL_QUERY, **change)
-    replies = send(network(2), wire.encode_query(query, model_arrays(MODEL)), "query.adversarial_loss")
+    query, config = changed(ADVERSARIAL_QUERY, **change), CONFIG | {"examples-per-client": 4, "seed": 7}
+    replies = send(network(2, config=config), wire.encode_query(query, model_arrays(MODEL)), "query.adversarial_loss")
     answers = sorted((wire.decode_answer(r.content, AdversarialAnswer) for r in replies), key=lambda a: a.client_id)
-    population = Population(spec_from_config(CONFIG))
+    population = Population(spec_from_config(config))
     for k, answer in enumerate(answers):
         x, y = population.client(k).x, population.client(k).y
         curves = adversarial_curves(MODEL, x, y, query.problem, multipliers=query.multipliers)

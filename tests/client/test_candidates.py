@@ -48,7 +48,7 @@ def test_equal_weights_travel_once():
         assert model_hash(found) == model_hash(model_arrays(model))
 
 
-@given(st.lists(st.dictionaries(st.text(max_size=5), st.integers(0, 9).map(np.array), max_size=3), max_size=12))
+@given(st.lists(st.dictionaries(st.text(max_size=5), st.integers(0, 9).map(np.array), max_size=3), max_size=5))
 def test_sets_of_weights_come_apart_as_they_were_joined(sets):
     assert separated(joined(sets), num_sets=len(sets)) == tuple(sets)
 

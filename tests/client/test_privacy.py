@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Message
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
@@ -114,20 +114,22 @@ def adversarial(privacy, *, radii=(0.0,), **changes):
     return adversarial_query(**{"loss": "zero_one", "model": "mlp", "x_shape": (3,), "num_classes": 2} | settings)
 
 
-def test_an_adversarial_answer_has_noise_on_the_risk_and_on_every_conjugate(own):
+def test_an_adversarial_answer_has_noise_on_the_risk_and_on_every_conjugate(own, tmp_path):
     own["privacy-budget"] = "gaussian:1e12"
-    exact = curves_of(MODEL, *examples(), loss="zero_one", order=1, multipliers=(0.1, 0.5, 2.0))
+    x, y = examples(num_examples=10)
+    np.savez(tmp_path / "data.npz", x=x, y=y)
+    exact = curves_of(MODEL, x, y, loss="zero_one", order=1, multipliers=(0.1, 0.5, 2.0))
     expected = [exact.clean_risk, *exact.conjugates((0.1, 0.5, 2.0))[0]]
     noise = []
     for _ in range(20):
         answer = ask(own, adversarial("gaussian:50"))
         assert answer.values_lower == answer.values_upper == (answer.clean_risk,)
         assert answer.conjugates_lower == answer.conjugates_upper
-        assert (answer.adversarial_unit, answer.guarantee, answer.num_examples) == (0.0, "exact", 40)
+        assert (answer.adversarial_unit, answer.guarantee, answer.num_examples) == (0.0, "exact", 10)
         noise.append(np.array([answer.clean_risk, *answer.conjugates_upper]) - expected)
-    # s = sqrt(4 numbers / (2 * 50)) / 40 examples; rounding up adds a millionth. Fails by chance once in a million.
-    assert kstest(np.ravel(noise), "norm", args=(0.0, 0.005)).pvalue > 1e-6
-    assert kstest(np.ravel(noise), "norm", args=(0.0, 0.0002)).pvalue < 1e-6
+    # s = sqrt(4 numbers / (2 * 50)) / 10 examples; rounding up adds a millionth. Fails by chance once in a million.
+    assert kstest(np.ravel(noise), "norm", args=(0.0, 0.02)).pvalue > 1e-6
+    assert kstest(np.ravel(noise), "norm", args=(0.0, 0.0008)).pvalue < 1e-6
     assert abs(np.corrcoef(np.transpose(noise))[0, 1:]).max() < 0.95
     assert left(own) == 10**12 - 1000
 
@@ -191,7 +193,7 @@ def test_a_lost_record_is_paid_for_again(own, tmp_path):
 
 @pytest.mark.parametrize("num_values", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_an_answer_is_the_sum_with_whole_number_noise_of_the_laplace_law(tmp_path, num_values):
-    x, y = examples(num_examples=10)
+    x, y = examples(num_examples=4)
     np.savez(tmp_path / "data.npz", x=x, y=y)
     mistakes = int(example_losses(MODEL, x, y, loss="zero_one").sum())
     if num_values == 1:
@@ -207,8 +209,8 @@ def test_an_answer_is_the_sum_with_whole_number_noise_of_the_laplace_law(tmp_pat
     kind = wire.answer_type(query)
     answers = [wire.decode_answer(reply.content, kind) for reply in grid.send_and_receive(messages, timeout=100)]
     risks = np.array([[answer.risk] if num_values == 1 else answer.risks for answer in answers])
-    np.testing.assert_allclose(risks * 10, np.rint(risks * 10), atol=1e-9)
-    noise = np.rint(risks * 10).astype(int) - mistakes
+    np.testing.assert_allclose(risks * 4, np.rint(risks * 4), atol=1e-9)
+    noise = np.rint(risks * 4).astype(int) - mistakes
     if num_values == 2:  # the noise of the two is not the same: fails by chance with probability 1e-6
         assert abs(np.corrcoef(noise.T)[0, 1]) < 0.3
     # The noise is the operating system's: fails by chance with probability 1e-6.
@@ -228,10 +230,11 @@ def test_other_losses_are_rounded_up_and_their_noise_is_gaussian(own):
     assert kstest(noise + LOSS_STEPS, "norm", args=(0.0, LOSS_STEPS / 2)).pvalue < 1e-6
 
 
-@given(seed=st.integers(0, 10**6), index=st.integers(0, 7), loss=st.sampled_from(["zero_one", "brier", "margin"]))
+@settings(max_examples=settings().max_examples // 2)  # an example is looked at on a copy of the model
+@given(seed=st.integers(0, 10**6), index=st.integers(0, 2), loss=st.sampled_from(["zero_one", "brier", "margin"]))
 def test_one_example_moves_a_sum_by_at_most_one_loss(seed, index, loss):
     """Whatever takes the place of the example, even what the model cannot be evaluated on."""
-    x, y = examples(seed, 8)
+    x, y = examples(seed, 3)
     steps = 1 if loss == "zero_one" else LOSS_STEPS
     before = summed_steps(MODEL, x, y, losses={loss})[loss]
     for entry, label in ((0.0, 0), (1e6, 1), (np.float32(3e38), 0), (np.nan, 1), (0.0, 77)):

@@ -155,7 +155,7 @@ class Stage:
         if "healthcheck" not in spec:
             assert process.wait(PATIENCE) == 0, f"{name} failed\n{self.tail(name)}"
             return
-        wait_until(lambda: process.poll() is not None or self.is_healthy(name), what=lambda: self.tail(name))
+        wait_until(lambda: process.poll() is not None or self.is_healthy(name), every=0.5, what=lambda: self.tail(name))
         assert process.poll() is None, f"{name} ended\n{self.tail(name)}"
 
     def is_healthy(self, name: str) -> bool:

@@ -12,7 +12,7 @@ import riskband as rb
 from riskband.functionals.functional import interval_of
 
 RNG = np.random.default_rng(3)
-COUNTED = rb.ClientRisks(RNG.binomial(40, RNG.beta(3, 21, 120)) / 40, 40)
+COUNTED = rb.ClientRisks(RNG.binomial(40, RNG.beta(3, 21, 60)) / 40, 40)
 UNEQUAL = rb.ClientRisks(RNG.binomial(np.arange(1, 61), 0.3) / np.arange(1, 61), np.arange(1, 61), binary=True)
 OTHER = rb.ClientRisks(RNG.beta(1, 4, 50), RNG.integers(1, 90, 50), binary=False)
 ANSWERS = [COUNTED, UNEQUAL, OTHER]
@@ -91,7 +91,8 @@ def test_certificates_say_how_they_were_made_and_verify():
 
 def test_equal_numbers_of_examples_are_assumed_by_design_where_they_are_used():
     line = "the same number of examples for all clients was planned, and is no accident"
-    for risks, is_used in ((COUNTED, True), (UNEQUAL, False), (OTHER, False)):
+    many = rb.ClientRisks(np.tile(COUNTED.values, 2), 40)
+    for risks, is_used in ((many, True), (UNEQUAL, False), (OTHER, False)):
         assert (line in rb.cvar(risks, 0.9, delta=0.05).assumptions) == is_used
         assert (line in rb.worst_case_mean(risks, divergence="tv", budget=0.1, delta=0.05).assumptions) == is_used
         assert line not in rb.worst_case_mean(risks, divergence="chi2", budget=0.1, delta=0.05).assumptions

@@ -57,7 +57,7 @@ ASKED = {
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     rng = np.random.default_rng(3)
-    losses = rng.binomial(100, rng.beta(1.2, 6.0, 120)) / 100
+    losses = rng.binomial(100, rng.beta(1.2, 6.0, 60)) / 100
     path = tmp_path_factory.mktemp("answers") / "risks.csv"
     lines = (f"site-{k:03d},{loss},{'north' if k % 2 else 'south'}\n" for k, loss in enumerate(losses))
     path.write_text("site,loss,region\n" + "".join(lines))
@@ -175,7 +175,7 @@ def test_a_figure_of_the_band_has_its_share_of_delta_and_is_in_the_file(table, t
 
 
 def test_a_page_of_answers_spends_one_delta(table):
-    risks = rb.ClientRisks(_losses(table), 100, groups=["north", "south"] * 60)
+    risks = rb.ClientRisks(_losses(table), 100, groups=["north", "south"] * 30)
     for required in ((), ["mean<=0.3", "quantile:0.5<=0.3"]):
         page = report_page(risks, delta=0.05, require=required)
         assert contradictions(page=page) == []

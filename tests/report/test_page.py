@@ -222,7 +222,9 @@ def test_a_public_page_has_no_losses_and_says_that_it_cannot_be_computed_again(t
 def test_a_page_stays_below_a_megabyte_and_can_be_verified(num_clients, tmp_path, capsys):
     path = tmp_path / "report.html"
     band = rb.band(answers_of(num_clients), delta=0.05)
-    page = report_page({name: rb.worst_case_mean(band, divergence=name, budget=[0.1, 0.2]) for name in ("kl", "chi2")})
+    page = report_page(
+        {name: rb.worst_case_mean(band, divergence=name, budget=[0.1, 0.2]) for name in ("kl", "chi2", "tv")}
+    )
     path.write_text(page, encoding="utf-8")
     assert len(page.encode()) < 1_000_000
     assert ("riskband.packed" in page) == (num_clients > 500)

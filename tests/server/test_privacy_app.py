@@ -21,7 +21,7 @@ from server.run.ledger import read_ledger
 from tests.server.running import SMALL, at_every_budget, printed, run_app
 from tests.server.test_resume import assert_same_results, cut_ledger
 
-SETTINGS: dict[str, Any] = {"examples_per_client": 100, "privacy": "laplace:0.5"}
+SETTINGS: dict[str, Any] = {"privacy": "laplace:0.5"}  # with the 40 examples of SMALL
 COSTS: dict[str, Any] = {"strategy": "wasserstein", "cost_budgets": "0,0.5,2", "num_multipliers": 5}
 CANDIDATES: dict[str, Any] = {"strategy": "selection", "training_epochs": 3, "candidate_epochs": "1,3"}
 run = partial(run_app, **SETTINGS)
@@ -47,7 +47,7 @@ def private(tmp_path_factory: pytest.TempPathFactory, defaults: Mapping[str, Any
 
 def test_the_answers_differ_from_the_plain_ones_by_whole_numbers_of_mistakes(plain: Path, private: Path) -> None:
     before, after = (np.array([answer.risk for answer in answers_of(folder)]) for folder in (plain, private))
-    noise = (after - before) * 100
+    noise = (after - before) * 40
     np.testing.assert_allclose(noise, np.rint(noise), atol=1e-9)
     assert len(set(np.rint(noise))) > 1
     assert np.abs(noise).max() < 80  # 40 times its scale
@@ -136,9 +136,13 @@ def test_every_strategy_runs_with_gaussian_noise(
 def test_with_noise_the_mean_is_certified_for_transported_networks_and_no_shares(
     tmp_path: Path, defaults: Mapping[str, Any]
 ) -> None:
-    report = run(tmp_path / "private", defaults, **COSTS, privacy="laplace:10", figure_format="svg")
+    report = run(
+        tmp_path / "private", defaults, **COSTS, privacy="laplace:10", figure_format="svg", examples_per_client=100
+    )
     assert list(report["certificates"]) == ["wasserstein_mean"]
-    plain = run(tmp_path / "plain", defaults, **COSTS, privacy="", delta=0.05 * 3 / 2)  # shares have a part there
+    plain = run(
+        tmp_path / "plain", defaults, **COSTS, privacy="", delta=0.05 * 3 / 2, examples_per_client=100
+    )  # shares have a part there
     bounds = [np.array(each["certificates"]["wasserstein_mean"]["value"]) for each in (report, plain)]
     assert np.all(np.diff(bounds[0]) >= 0.0)
     assert np.all(bounds[0] >= bounds[1] - 0.01)  # noise moves what a bet in a drawn order makes of its answers

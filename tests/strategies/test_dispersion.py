@@ -46,7 +46,7 @@ def outcome_of(
 
 
 def drawn(
-    num_clients: int = 120, *, seed: int = 0, sizes: Any = NUM_EXAMPLES, law: tuple[float, float] = (1.0, 6.0)
+    num_clients: int = 60, *, seed: int = 0, sizes: Any = NUM_EXAMPLES, law: tuple[float, float] = (1.0, 6.0)
 ) -> Any:
     rng = np.random.default_rng(seed)
     return rng.binomial(sizes, rng.beta(*law, num_clients)) / sizes
@@ -111,7 +111,7 @@ def test_convex_order_is_used_where_it_applies_and_sharp_elsewhere() -> None:
     for one, other in zip(equal.measures[:3], sharp.measures[:3], strict=True):
         assert one.interval.upper < other.interval.upper
     assert "convex_order" in equal.certificates["lorenz"].method
-    sizes = np.where(np.arange(120) % 2, 100, 200)
+    sizes = np.where(np.arange(60) % 2, 100, 200)
     unequal = strategy(method="convex_order").conclude(outcome_of(drawn(sizes=sizes), sizes=sizes))
     assert [each.method for each in unequal.measures] == ["sharp"] * 4
     assert "convex_order" not in unequal.certificates["lorenz"].method
@@ -145,7 +145,7 @@ def test_fewer_than_two_groups_with_two_answers_say_nothing_of_groups(groups: li
 
 
 def test_who_answered_reaches_every_certificate() -> None:
-    groups: list[str | None] = ["a", "b"] * 59 + ["c", "c"]
+    groups: list[str | None] = ["a", "b"] * 29 + ["c", "c"]
     plain = strategy().conclude(outcome_of(drawn(), groups=groups, num_failed=3))
     assert any("missing at random" in line for line in plain.certificates["dispersion_gini"].assumptions)
     careful = strategy(missing="worst", contamination=2).conclude(outcome_of(drawn(), groups=groups, num_failed=3))
@@ -171,9 +171,9 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_asked() -> None:
 @pytest.mark.parametrize(
     ("delta", "num_networks", "is_wrong"),
     [
-        (0.2, 25, False),
+        (0.2, 10, False),
         pytest.param(0.2, 100, False, marks=pytest.mark.slow),
-        (2.9, 20, True),
+        (2.9, 10, True),
         pytest.param(2.9, 100, True, marks=pytest.mark.slow),
     ],
 )

@@ -167,10 +167,10 @@ def hostile_network(kind, rng):
     return behaviours, believed, done
 
 
-@pytest.mark.parametrize("num_rounds", [50, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_rounds", [50, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("number", "kind"), list(enumerate(HARMFUL)))
 def test_hostile_replies_are_refused_and_honest_ones_believed(number, kind, num_rounds):
-    """4 kinds of question x 200 rounds x 8 hostile replies: 6,400 messages; the names are known, as in a simulation."""
+    """4 kinds of question x 100 rounds x 8 hostile replies: 3,200 messages; the names are known, as in a simulation."""
     rng = np.random.default_rng(np.random.SeedSequence(11, spawn_key=(number,)))
     names = frozenset(name_of(k) for k in range(NUM_CLIENTS))
     counts = Counter()
@@ -210,7 +210,7 @@ def test_hostile_replies_are_refused_and_honest_ones_believed(number, kind, num_
         )
         counts.update(done)
     assert sum(counts.values()) == num_rounds * NUM_HOSTILE
-    often = 20 if num_rounds >= 200 else 2
+    often = num_rounds // 20
     assert all(counts[mutation.__name__] > often for mutation in HARMFUL[kind])
     assert min(counts["stealing"], counts["failing"], counts["harmless"]) > often
 

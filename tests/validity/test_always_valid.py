@@ -20,7 +20,7 @@ from riskband.worst_cases.always_valid import _STAKES, DIRECT, always_valid
 from tests.validity.coverage import ROUNDING, failures, rejected, study
 from tests.validity.test_two_models import ATOMS, LAWS, MASSES
 
-DELTA, NUM_CLIENTS = 0.2, 120
+DELTA, NUM_CLIENTS = 0.2, 60
 
 NETWORKS = {  # kinds of clients: how frequent each is, its risk, and its number of examples
     "two points": ((0.7, 0.1, 20), (0.3, 0.4, 20)),
@@ -90,7 +90,7 @@ def rejected_ends(found):
     return rejected(both, DELTA / 2) | rejected(one, DELTA)
 
 
-@study(slow=200)
+@study(slow=100)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_risks_looked_at_after_every_client(network, num_networks):
     """Two ends have half of delta each. A correct bound is rejected with probability 1e-4."""
@@ -111,7 +111,7 @@ OF_CHANGES = (
 )
 
 
-@study(slow=200)
+@study(slow=100)
 @pytest.mark.parametrize("law", LAWS)
 def test_changes_looked_at_after_every_client(law, num_networks):
     kinds = LAWS[law]
@@ -133,7 +133,7 @@ def test_changes_looked_at_after_every_client(law, num_networks):
 OF_SCORES = ("mean", "share:0.61", "quantile:0.2", *(f"{n}@chi2:0.1" for n in ("mean", "share:0.61", "quantile:0.2")))
 
 
-@study(slow=200)
+@study(slow=100)
 @pytest.mark.parametrize("higher", [True, False])
 def test_scores_looked_at_after_every_client(higher, num_networks):
     bad = 1.0 - ATOMS if higher else ATOMS

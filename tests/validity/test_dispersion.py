@@ -130,7 +130,7 @@ def test_intervals_for_measured_risks_hold(law):
 def test_intervals_hold_in_larger_studies(law, local):
     for num_clients, sizes in ((30, 10), (200, 100)):
         found = failures_by_name(
-            law, local=local, method="sharp", names=list(DEFINITIONS), num_networks=300, num_clients=num_clients,
+            law, local=local, method="sharp", names=list(DEFINITIONS), num_networks=150, num_clients=num_clients,
             sizes=sizes, delta=0.1, seed=3,
         )  # fmt: skip
         assert rejected(found, 0.1) == {}

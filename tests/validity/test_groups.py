@@ -92,7 +92,7 @@ def test_every_comparison_holds(num_networks):
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"method": "dkw"}, {"local": "counted"}, {"shares": WEIGHTS}], ids=str)
 def test_every_comparison_holds_in_larger_studies(settings):
-    drawn = networks(num_networks=200, num_clients=200, num_examples=1000, seed=2)
+    drawn = networks(num_networks=100, num_clients=200, num_examples=1000, seed=2)
     found = failures(drawn, partial(fails, delta=0.1, **settings))
     assert rejected(found, 0.1) == {}
 

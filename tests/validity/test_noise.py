@@ -57,7 +57,7 @@ def noisy_networks(law, mechanism, *, seed, **settings):
 LOSSES = {"0-1": BETA, "continuous": CONTINUOUS}
 
 
-@study(slow=100)
+@study(slow=60)
 @pytest.mark.parametrize("mechanism", ["laplace:0.5", "gaussian:0.05"])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_bands_and_all_that_is_read_off_them_cover(loss, mechanism, num_networks):

@@ -52,7 +52,7 @@ def is_wrong(verdicts, met, unmet):
     ("law", "sizes"),
     [("beta", 20), pytest.param("two points", 20, marks=pytest.mark.slow), ("continuous", "unequal")],
 )
-@study(slow=150)
+@study(slow=100)
 def test_any_wrong_verdict_is_as_rare_as_delta_says(law, sizes, num_networks, monkeypatch):
     monkeypatch.setattr(
         "riskband.worst_cases.requirements._LARGEST_TRIED", 0

@@ -65,7 +65,7 @@ def failures_of_select(objective, found, **arguments):
     return failures
 
 
-@study(slow=200)
+@study(slow=100)
 @pytest.mark.parametrize("seed", [0, None])
 @pytest.mark.parametrize("paired", [False, True])
 @pytest.mark.parametrize("objective", ["mean", "mean+0.5*gini", "quantile:0.8+cvar:0.9"])
