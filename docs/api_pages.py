@@ -29,13 +29,8 @@ CHAPTERS = {  # title: modules, by the beginning of their names
 
 # What functions return and take that is not imported from `riskband` itself, beside them on the same page.
 BESIDE = (
-    "bands.joint.JointBand",
     "bands.pilots.ClientSplit",
     "functionals.functional.ExtremalDistributions",
-    "functionals.transforms.Transform",
-    "functionals.transforms.absolute_transform",
-    "functionals.transforms.polynomial_transform",
-    "functionals.transforms.smooth_transform",
     "groups.group_bands.GroupBands",
     "models.evaluation.example_losses",
     "models.group_sort.GroupSort",

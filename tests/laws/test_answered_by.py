@@ -51,8 +51,6 @@ NAMES = [  # of what `certificates` makes; it is made on use, not while tests ar
     "quantile_certificate",
     "group_certificate",
     "select",
-    "joint_cdf",
-    "gini_correlation",
     "wasserstein_mean",
     "wasserstein_mean of attacks",
     "wasserstein_cdf",
@@ -69,7 +67,6 @@ def certificates(**known):
     edges, eta = [0.0, 0.5, 1.0], 0.1
     limits = rb.risk_histogram(VALUES, 10, edges=edges, binary=True, eta=eta)
     limits = rb.HistogramLimits(edges, limits, eta=eta, binary=True, **known)
-    losses = rb.JointRisks(np.column_stack([VALUES, VALUES[::-1]]), 10, **known)
     curves = {"cost": "order 1", "binary": True, **known}
     exact, attacked = (
         rb.AdversarialAnswers([0.0, 1.0], [[x, x + 0.1] for x in VALUES], 10, guarantee=guarantee, **curves)
@@ -102,8 +99,6 @@ def certificates(**known):
             rb.group_bands(risks, ["a", "b"] * 10, delta=0.1), "largest_gap", "mean"
         ),
         "select": rb.select({"one": risks, "two": risks}, objective="mean", delta=0.1).certificate,
-        "joint_cdf": rb.joint_cdf(rb.joint_band(losses, delta=0.1), thresholds=[0.2, 0.3]),
-        "gini_correlation": rb.gini_correlation(losses, delta=0.1),
         "wasserstein_mean": rb.wasserstein_mean(exact, delta=0.1, cost_budget=0.5),
         "wasserstein_mean of attacks": rb.wasserstein_mean(attacked, delta=0.1, cost_budget=0.5),
         "wasserstein_cdf": rb.wasserstein_cdf(exact, delta=0.1, cost_budget=0.5, thresholds=0.4),
@@ -246,8 +241,6 @@ def test_who_answered_survives_a_split_a_selection_and_a_group():
 def test_who_answered_has_two_values(value):
     with pytest.raises(ValueError, match="answered_by must be one of fresh, trainers"):
         rb.ClientRisks(VALUES, 10, answered_by=value)
-    with pytest.raises(ValueError, match="answered_by must be one of fresh, trainers"):
-        rb.JointRisks(np.column_stack([VALUES, VALUES]), 10, answered_by=value)
 
 
 def test_a_name_in_another_case_means_the_same():

@@ -88,7 +88,7 @@ def test_only_functions_that_know_designs_answer_and_no_new_one_is_forgotten():
             "lorenz_certificate",
             "quantile_certificate",
         ],
-        "of groups or several": ["group_certificate", "joint_cdf", "gini_correlation"],
+        "of groups or several": ["group_certificate"],
         "of other answers": ["wasserstein_mean", "wasserstein_cdf"],
         "by ranks, in an order, of two networks, or published": [
             "next_clients",

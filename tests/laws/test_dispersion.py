@@ -9,10 +9,15 @@ from hypothesis import strategies as st
 from numpy.polynomial import Polynomial
 
 import riskband as rb
+from papers.dispersion.transforms import (
+    absolute_transform,
+    polynomial_transform,
+    smooth_transform,
+    transformed_quantile_interval,
+)
 from riskband.functionals import dispersion as rd
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution
 from riskband.functionals.functional import MEASURES, interval_of, resolve
-from riskband.functionals.transforms import absolute_transform, polynomial_transform, smooth_transform
 from riskband.functionals.weights import LINEAR, maximum_weight, minimum_weight, smoothed_median_weight
 from tests.laws.draws import LOCALS, METHODS, client_risks, random_member
 
@@ -218,9 +223,7 @@ SIGNED = polynomial_transform(Polynomial([0, 1, -3, 2]))
 def test_transformed_quantiles_of_members_stay_within_every_bound(band, name, is_signed, seed):
     transform, weight = TRANSFORMS[name], SIGNED if is_signed else LINEAR
     methods = ("pointwise", "jordan", *(("monomials",) if transform.coefficients else ()))
-    found = {
-        method: rb.transformed_quantile_interval(band, transform, weight=weight, method=method) for method in methods
-    }
+    found = {method: transformed_quantile_interval(band, transform, weight=weight, method=method) for method in methods}
     law = random_member(band, np.random.default_rng(seed))
     sums = weight.function if is_signed else weight.cumulative
     value = np.sum(transform.function(law.risks) * np.diff(sums(np.concatenate([[0.0], law.levels]))))

@@ -13,7 +13,6 @@ import pytest
 from numpy.polynomial import Polynomial
 
 import riskband as rb
-from riskband.functionals import transforms
 from riskband.worst_cases.divergence_bounds import next_estimate
 
 pytestmark = pytest.mark.usefixtures("coarse_plans")
@@ -43,9 +42,6 @@ LATER = rb.ClientRisks([0.3, 0.2], 20, names=["a", "b"])
 CHANGES = rb.ClientChanges([0.1, 0.2, 0.3], [0.2, 0.2, 0.1], 10)
 SCORES = rb.ClientScores([0.9, 0.8, 0.7], True)
 BAND = rb.band(RISKS, delta=0.1)
-PAIRS = [[0.1, 0.2], [0.2, 0.4], [0.3, 0.3], [0.4, 0.1]]
-JOINT_RISKS = rb.JointRisks(PAIRS, 20)
-JOINT_BAND = rb.joint_band(JOINT_RISKS, delta=0.1)
 GROUPS = rb.group_bands(RISKS, ["a", "a", "b", "b"], delta=0.1)
 HALVES = {"a": 0.5, "b": 0.5}
 CURVES = {"radii": [0.0, 1.0], "values": [[0.1, 0.5], [0.2, 0.6], [0.3, 0.6]], "num_examples": 20}
@@ -79,7 +75,6 @@ CALLS = {
     "ClientScores": {"values": [0.9, 0.8, 0.7], "higher_is_better": True, "name": "AUC", "low": 0.0, "high": 2.0},
     "HistogramLimits": COUNTS | {"counts": [[1, 1, 2], [4, 0, 0], [2, 1, 1]], "eta": 0.1},
     "HistogramRisks": COUNTS | {"counts": [2, 1, 1], "num_examples": 20},
-    "JointRisks": {"values": PAIRS, "num_examples": 20, "binary": [True, True], "num_missing": 1},
     "Objective": {"terms": {"mean": 1.0}},
     "Objective, weight": {"mean": 1.0},
     "OptimisedLevels": {"pilot": [0.1, 0.2], "objectives": {"mean": 1.0}},
@@ -91,7 +86,6 @@ CALLS = {
     "RiskDistribution.quantile": {"level": 0.5},
     "Certificate.from_dict": {"data": rb.mean_bound(RISKS, delta=0.1).to_dict()},
     "Certificate.from_json": {"text": rb.mean_bound(RISKS, delta=0.1).to_json()},
-    "absolute_transform": {"centre": 0.5},
     "band": {
         "risks": RISKS, "delta": 0.1, "method": "dkw", "local": "marginal", "sides": "two", "eta": 0.1,
     },
@@ -128,21 +122,13 @@ CALLS = {
     "divergence_lower_bound": {"source": RISKS, "target": RISKS, "divergence": "tv", "delta": 0.1},
     "divergence_lower_bound, band": {"source": BAND, "target": BAND, "divergence": "tv"},
     "extremal_distributions": {"band": BAND, "measure": "gini"},
-    "gini_correlation": {"risks": JOINT_RISKS, "delta": 0.1, "local": "marginal", "eta": 0.01},
     "group_bands": {"risks": RISKS, "groups": ["a", "a", "b", "b"], "delta": 0.1, "shares": HALVES, "method": "dkw"},
     "group_certificate": GROUP_MEAN | {"comparison": "group_variance", "weights": HALVES},
     "group_certificate, gap": GROUP_MEAN | {"comparison": "group_gap", "first": "a", "second": "b", "squared": True},
     "group_certificate, level": GROUP_MEAN | {"comparison": "cvar_fairness", "level": 0.5, "weights": HALVES},
     "group_certificate, mean": GROUP_MEAN | {"comparison": "weighted_group_mean", "weights": HALVES},
-    "group_certificate, transform": GROUP_MEAN | {
-        "comparison": "group_transform_mean", "transform": [0.0, 1.0], "weights": HALVES,
-    },
     "group_certificate, weight": {"weight": 0.5},
     "group_intervals": GROUP_MEAN,
-    "joint_band": {
-        "risks": JOINT_RISKS, "delta": 0.1, "method": "dkw", "local": "marginal", "eta": 0.1, "marginal_share": 0.5,
-    },
-    "joint_cdf": {"band": JOINT_BAND, "thresholds": [0.5, 0.5]},
     "lorenz_certificate": {"band": BAND, "method": "sharp", "shares": 3},
     "mean": {"band": BAND},
     "mean_bound": {"risks": RISKS, "delta": 0.1, "method": "betting", "seed": 0},
@@ -166,7 +152,6 @@ CALLS = {
     "next_clients, above": {"risks": RISKS, "num_next": 2, "delta": 0.1, "above": 0.3},
     "next_clients, population": {"risks": RISKS, "population": 8, "delta": 0.1, "including_seen": False, "mean": False},
     "next_clients, rank": {"risks": RISKS, "num_next": 1, "rank": 1},
-    "polynomial_transform": {"polynomial": Polynomial([0.0, 1.0])},
     "quantile": {"source": RISKS, "level": 0.5, "delta": 0.1, "local": "marginal"},
     "quantile, band": {"source": BAND, "level": 0.5},
     "quantile_certificate": {"band": BAND, "level": 0.5},
@@ -182,13 +167,9 @@ CALLS = {
         "target": 0.5, "order": ["two", "one"], "band": "dkw", "local": "marginal", "dispersion": "sharp",
         "mean_share": 0.5, "seed": 0,
     },
-    "smooth_transform": {"function": np.sin, "derivative": np.cos, "name": "sine", "num_points": 64},
     "split_clients": {"risks": RISKS, "pilot_share": 0.5, "seed": 0},
     "survival": {"source": RISKS, "thresholds": 0.5, "delta": 0.1, "local": "observed"},
     "survival, band": {"source": BAND, "thresholds": 0.5},
-    "transformed_quantile_interval": {
-        "band": BAND, "transform": [0.0, 0.0, 1.0], "weight": "linear", "method": "jordan",
-    },
     "verify": {"certificate": rb.mean_bound(RISKS, delta=0.1)},
     "wasserstein_breakdown": {
         "answers": ANSWERS, "delta": 0.1, "target": 0.9, "max_cost_budget": 1.0, "threshold": 0.5, "multipliers": [1.0],
@@ -235,13 +216,10 @@ OTHER_WAYS = {
     "RiskDistribution.quantile": rb.RiskDistribution.of_values([0.1, 0.2]).quantile,
     "Certificate.from_dict": rb.Certificate.from_dict,
     "Certificate.from_json": rb.Certificate.from_json,
-    **{f"group_certificate, {one}": rb.group_certificate for one in ("gap", "level", "mean", "transform")},
+    **{f"group_certificate, {one}": rb.group_certificate for one in ("gap", "level", "mean")},
     "group_certificate, weight": lambda weight: rb.group_certificate(
         GROUPS, "group_variance", "mean", weights={"a": weight, "b": 0.5}
     ),
-    "absolute_transform": transforms.absolute_transform,
-    "polynomial_transform": transforms.polynomial_transform,
-    "smooth_transform": transforms.smooth_transform,
 }
 """Functions that are not a name of the package, or a second row for one."""
 
@@ -306,7 +284,7 @@ NO_DEFAULT = {
     ("AdversarialAnswers", "binary"), ("AdversarialAnswers", "multipliers"),
     ("AdversarialAnswers, noise", "binary"), ("AdversarialAnswers, noise", "multipliers"), ("gini_correlation", "eta"),
     ("ClientRisks, noise", "binary"),
-    ("joint_cdf", "thresholds"), ("lorenz_certificate", "shares"), ("plan", "seed"), ("plan", "target"),
+    ("lorenz_certificate", "shares"), ("plan", "seed"), ("plan", "target"),
     ("plan, population", "seed"), ("plan, population", "target"),
     ("split_clients", "seed"), ("divergence_estimate", "target"), ("divergence_lower_bound", "target"),
     ("divergence_lower_bound, band", "target"),

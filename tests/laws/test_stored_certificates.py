@@ -33,7 +33,6 @@ def kinds():
     noisy = rb.ClientRisks(values, 20, binary=True, noise="laplace:1")
     bins = rb.HistogramRisks([0.0, 0.1, 0.2, 1.0], [5, 4, 3], 20, binary=True)
     limits = rb.HistogramLimits([0.0, 0.3, 0.5, 1.0], [[8, 4, 0], [12, 0, 0], [11, 1, 0]], eta=0.05, binary=True)
-    joint = rb.JointRisks(np.column_stack([values, values[::-1]]), 20, binary=[True, True])
     priced = {"cost": "order 1", "guarantee": "exact", "binary": True}
     curves = rb.AdversarialAnswers([0.0, 1.0], np.column_stack([values, values + 0.2]), 20, **priced)
     changes = rb.ClientChanges.from_counts(np.arange(12) % 3, np.arange(12) % 5, 20, names=[*"abcdefghijkl"])
@@ -69,7 +68,6 @@ def kinds():
         "always valid, by its band": rb.mean(rb.band(sixteen, **lower, method="stitched")),
         "a panel": rb.panel_change(named, [named, rb.ClientRisks(**named.to_dict() | {"values": values})], **few),
         "gini": rb.dispersion_certificate(risks, "gini", **few),
-        "correlation": rb.gini_correlation(joint, **few),
         "selection": rb.select({"m1": risks, "m2": named}, objective="mean+0.5*gini", **few).certificate,
         "transport": rb.wasserstein_mean(curves, **few, cost_budget=0.1),
         "transport as published": rb.wasserstein_published(curves, **few, cost_budget=0.01, cost_bound=0.1),
@@ -81,7 +79,6 @@ def kinds():
         "band of noise": rb.lorenz_certificate(rb.band(noisy, **few), shares=0.5),
         "band of limits": rb.quantile_certificate(rb.band(limits, **few), level=0.5),
         "groups": rb.group_certificate(groups, "group_gap", "mean", first="a", second="b"),
-        "joint": rb.joint_cdf(rb.joint_band(joint, **few), thresholds=[0.5, 0.6]),
     }
 
 

@@ -147,7 +147,6 @@ GINI = rb.dispersion_certificate(BAND, "gini")
             "masked",
             "leave out",
         ),
-        (lambda: rb.JointRisks(np.ma.array([[0.1, 0.2]] * 3, mask=[[0, 1]] * 3), 10), "must be numbers", "masked", ""),
         (lambda: rb.survival(BAND, thresholds=np.ma.array([0.1], mask=[1])), "must be numbers", "masked", ""),
         (lambda: rb.band(RISKS, delta="0.05"), "delta must be in (0, 1)", "'0.05'", "confidence"),
         (lambda: rb.quantile(BAND, level="0.5"), "level must be numbers", "'0.5'", "a share"),
