@@ -32,8 +32,8 @@ settings.register_profile("thorough", derandomize=True, deadline=None, database=
 settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-# These start servers and wait for them: first, so that nothing waits for them at the end, and one at a time, because
-# two SuperLinks with their SuperNodes on two cores may take longer to find each other than a run is patient.
+# These start servers and wait for them: first, so that nothing waits for them at the end, and those of a folder one at
+# a time, because many SuperLinks with their SuperNodes may take longer to find each other than a run is patient.
 SERVERS = ("tests/end_to_end/", "tests/deployment/")
 
 # After these the files that take longest, from 60 CPU seconds in the slow suite, so that none is left to the end alone.
@@ -179,19 +179,20 @@ def _place(item: pytest.Item) -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """`-n auto` is one process more than there are cores: the one with the servers mostly waits for them."""
+    """`-n auto` is one process more than there are cores: those with servers mostly wait for them."""
     return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """One process gets all tests of most files, which share what is made once per module, and one all the servers."""
+    """One process gets all tests of a file, which share what is made once per module, or of a folder of servers."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return "servers" if nodeid.startswith(SERVERS) else nodeid if file in LONGEST else file
+            of_servers = (folder for folder in SERVERS if nodeid.startswith(folder))
+            return next(of_servers, nodeid if file in LONGEST else file)
 
     config.option.loadscopereorder = False  # the order of the collection, not the files with the most tests first
     return ByFile(config, log)

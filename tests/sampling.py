@@ -77,8 +77,8 @@ def _values(case: Any) -> set[object]:
     values = dict(case.callspec.params)
     found = set[object]()
     for mark in case.iter_markers("parametrize"):
-        names = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]
-        found.add(tuple((name.strip(), id(values.pop(name.strip()))) for name in names))
+        names = (mark.args[0],) if isinstance(mark.args[0], str) else mark.args[0]
+        found.add(tuple((name, id(values.pop(name))) for name in names))
     return found | {(name, id(value)) for name, value in values.items()}
 
 

@@ -547,7 +547,12 @@ ONCE_TAKEN_BADLY = [  # each ended in another error than ValueError, or in a val
     ("nvflare", json.dumps({"a": {"SRV": {"loss": 10**400}}, "b": {"SRV": {"loss": 0.5}}}).encode()),
     ("nvflare", DEEP),
     ("inspect", json.dumps(INSPECT | {"samples": [{**INSPECT["samples"][0], "id": [1]}]}).encode()),
+    (
+        "inspect",
+        json.dumps(INSPECT | {"samples": [{**each, "scores": {"match": {}}} for each in INSPECT["samples"]]}).encode(),
+    ),
     ("lm_eval", json.dumps(LM_EVAL[0] | {"acc": 10**400}).encode()),
+    ("lm_eval", json.dumps(LM_EVAL[0] | {"acc": None}).encode()),
     ("ledger as table", DEEP + b"\n"),
     ("scenario", b"seed = " + DEEP),
     ("lock", DEEP),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from riskband.functionals.functional import FUNCTIONALS
 from riskband.models.losses import LOSSES
 from server.studies import STUDIES
 from tests.house import ROOT
-from tests.sampling import entries_of, every, repetitions
+from tests.sampling import combinations, entries_of, every, repetitions
 from worlds.shifts import Shift
 
 
@@ -91,3 +93,20 @@ def test_of_every_entry_one_case_is_kept_however_few_of_a_test(num_entries: int)
     assert len(left_out & {*plain}) == 49
     assert not list(repetitions(cases("tests/worlds")))  # where nothing is left out
     assert not list(repetitions(cases("tests/adversaries", pytest.mark.slow)))
+
+
+@pytest.mark.parametrize("marks", [[pytest.mark.slow], [pytest.mark.slow, pytest.mark.guard], []])
+def test_ci_meets_every_value_of_a_slow_test_and_leaves_combinations(marks: list[pytest.MarkDecorator]) -> None:
+    laws, sizes = ["beta", "two points", "skewed"], [(30, 5), (100, 20)]
+    by = [pytest.mark.parametrize("law", laws), pytest.mark.parametrize(("num_clients", "num_examples"), sizes)]
+    cases: list[Any] = []
+    for law, (num_clients, num_examples) in product(laws, sizes):
+        case = Case(f"tests/validity/test_file.py::test_it[{law}-{num_clients}-{num_examples}]", [*marks, *by])
+        values = {"law": law, "num_clients": num_clients, "num_examples": num_examples}
+        vars(case)["callspec"] = SimpleNamespace(params=values)
+        cases.append(case)
+    left_out = list(combinations([*cases, Case("tests/validity/test_file.py::test_alone", marks)]))  # type: ignore[list-item]
+    kept = [case.callspec.params for case in cases if case not in left_out]
+    assert {values["law"] for values in kept} == {*laws}
+    assert {(values["num_clients"], values["num_examples"]) for values in kept} == {*sizes}
+    assert len(kept) == (3 if len(marks) == 1 else 6)

@@ -124,6 +124,9 @@ def _examples(logs: Sequence[Evaluation], wanted: Wanted, on_error: str | None, 
         samples = [[each[~np.isnan(each)] for each in of_logs] for of_logs in samples]
     is_out = np.array([any(each.size == 0 for each in of_logs) for of_logs in samples])
     is_out |= np.isin(clients, failed) & (on_error == "missing")
+    if is_out.all():
+        what = "raised an error, or has no score; evaluate again, or say --errors wrong"
+        raise TableError([f"some sample must count, got none {place}: each {what}"])
     if missing := sorted(set(clients) - set(clients[~is_out])):
         are = "client counts" if len(missing) == 1 else "clients count"
         why = "samples raised an error, or have no score"
