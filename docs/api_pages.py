@@ -16,7 +16,7 @@ import riskband.adversaries
 CHAPTERS = {  # title: modules, by the beginning of their names
     "Answers": ("riskband.answers",),
     "Bands": ("riskband.bands", "riskband.tuning"),
-    "Bounds": ("riskband.numbers", "riskband.functionals", "riskband.means"),
+    "Bounds": ("riskband.functionals", "riskband.means"),
     "Worst cases": ("riskband.worst_cases",),
     "Groups": ("riskband.groups",),
     "Selection": ("riskband.selection",),

@@ -63,8 +63,8 @@ _NAMES = {
     "groups.comparisons": "group_certificate group_intervals",
     "groups.group_bands": "group_bands",
     "means": "mean_bound",
-    "numbers.bounds": "bound",
-    "numbers.number": "Number",
+    "worst_cases.bounds": "bound",
+    "worst_cases.number": "Number",
     "report.compared": "compare",
     "report.monitored": "monitor",
     "report.page": "report_page",
@@ -114,17 +114,17 @@ if TYPE_CHECKING:
     from riskband.groups.comparisons import group_certificate, group_intervals
     from riskband.groups.group_bands import group_bands
     from riskband.means import mean_bound
-    from riskband.numbers.bounds import bound
-    from riskband.numbers.number import Number
     from riskband.report.compared import compare
     from riskband.report.monitored import monitor
     from riskband.report.page import report_page
     from riskband.selection import Objective, select
     from riskband.tuning import OptimisedLevels
     from riskband.verification import verify
+    from riskband.worst_cases.bounds import bound
     from riskband.worst_cases.divergence_bounds import divergence_estimate, divergence_lower_bound
     from riskband.worst_cases.divergences import DIVERGENCES, binary_worst_case, custom_divergence
     from riskband.worst_cases.next_clients import next_clients
+    from riskband.worst_cases.number import Number
     from riskband.worst_cases.panels import panel_change
     from riskband.worst_cases.planning import plan
     from riskband.worst_cases.requirements import require

@@ -23,14 +23,14 @@ from riskband.functionals.weights import QuantileWeight
 from riskband.groups.comparisons import group_certificate
 from riskband.groups.group_bands import rebuilt_group_bands
 from riskband.means import mean_bound
-from riskband.numbers.bounds import Networks, bound
-from riskband.numbers.number import TARGET, Number
 from riskband.search import smallest_size
 from riskband.selection import selection_certificate
 from riskband.worst_cases.always_valid import always_valid
+from riskband.worst_cases.bounds import Networks, bound
 from riskband.worst_cases.divergence_bounds import divergence_lower_bound
 from riskband.worst_cases.divergences import DIVERGENCES, FDivergence
 from riskband.worst_cases.next_clients import next_clients
+from riskband.worst_cases.number import TARGET, Number
 from riskband.worst_cases.panels import panel_change
 from riskband.worst_cases.reweighting import worst_case_cdf, worst_case_mean
 from riskband.worst_cases.wasserstein import wasserstein_cdf, wasserstein_mean, wasserstein_published

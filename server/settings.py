@@ -22,9 +22,9 @@ from riskband.answers.scaled import Scale
 from riskband.bands.methods import resolve_level_method
 from riskband.models.evaluation import DEVICES
 from riskband.models.losses import LOSSES, OWN
-from riskband.numbers.number import Number
 from riskband.report.words import about
 from riskband.worst_cases.always_valid import DIRECT, is_direct
+from riskband.worst_cases.number import Number
 from riskband.worst_cases.requirements import read_requirements
 from server.run.folder import FIGURE_SUFFIXES
 from server.run.ledger import KEYS_KEY

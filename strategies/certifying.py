@@ -11,7 +11,7 @@ from protocol.mechanisms import steps_of
 from riskband.answers.design import SAID_BY_CLIENTS, design_asked
 from riskband.answers.scaled import RISK, Scale
 from riskband.models.losses import get_loss
-from riskband.numbers.number import Number
+from riskband.worst_cases.number import Number
 from riskband.worst_cases.requirements import certificates_of, numbers_alone, numbers_behind, read_requirements
 from strategies.asking.query import QueryStrategy, RoundOutcome
 

@@ -13,7 +13,7 @@ from protocol.questions import LossAnswer
 from riskband.functionals.dispersion import UnboundedError
 from riskband.functionals.functional import Functional, interval_of, method_that_applies, resolve
 from riskband.groups.group_bands import GroupBands, smallest_group
-from riskband.numbers.number import Number
+from riskband.worst_cases.number import Number
 from strategies.asking.query import RoundOutcome
 from strategies.certifying import BandStrategy, Conclusion, by_file
 

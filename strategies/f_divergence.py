@@ -11,8 +11,8 @@ import numpy as np
 import riskband as rb
 from riskband.answers.histogram import PlainAnswers, clients_above
 from riskband.functionals.quantiles import SINGLE_LOCAL
-from riskband.numbers.number import Number
 from riskband.report.asked import are_few, budgets_beside, next_of_few
+from riskband.worst_cases.number import Number
 from strategies.asking.query import RoundOutcome
 from strategies.certifying import BandStrategy, Conclusion, by_file
 

@@ -9,9 +9,9 @@ import itertools
 import sys
 from pathlib import Path
 
-from riskband.numbers.bounds import BOUNDS, CALLED
-from riskband.numbers.number import ALL, COST, NEXT, OTHERS, SHIFTED, TARGET, UNSEEN, Number
 from riskband.worst_cases.always_valid import is_direct
+from riskband.worst_cases.bounds import BOUNDS, CALLED
+from riskband.worst_cases.number import ALL, COST, NEXT, OTHERS, SHIFTED, TARGET, UNSEEN, Number
 
 PAGE = Path(__file__).parent.parent / "docs" / "numbers.md"
 BEGIN, END = "<!-- written by python -m tests.numbers_matrix -->", "<!-- until here -->"

@@ -30,9 +30,9 @@ from riskband.bands.pilots import check_pilot_share
 from riskband.checks import check_budget, check_count, check_delta, check_fraction
 from riskband.functionals.functional import resolve_weight
 from riskband.functionals.weights import check_tail_level
-from riskband.numbers.number import Number
 from riskband.report.asked import DEFAULT_BUDGETS, Asked
 from riskband.report.words import about
+from riskband.worst_cases.number import Number
 from riskband.worst_cases.requirements import Requirement, read_requirements
 
 T = TypeVar("T")

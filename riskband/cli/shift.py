@@ -19,11 +19,11 @@ from riskband.checks import check_budget, check_delta, spelled
 from riskband.cli.certify import AGAIN, add_columns, add_repeats, write
 from riskband.cli.request import how_read, output_problems, problems_of, risks_of, unsaid, wanted_of, who_answered
 from riskband.cli.terminal import summary_on_networks
-from riskband.numbers.number import Number
 from riskband.report.networks import certified_target, target_requirements
 from riskband.report.words import about
 from riskband.wording import confidence
 from riskband.worst_cases.divergence_bounds import next_estimate
+from riskband.worst_cases.number import Number
 
 _USUAL = ["chi2"]
 _NUMBERS = "what is bounded of the target: mean, share:0.3, quantile:0.9;"

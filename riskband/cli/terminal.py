@@ -9,12 +9,12 @@ import numpy as np
 import riskband as rb
 from riskband.answers.counts import binary_doubt, size_doubt
 from riskband.answers.scaled import ClientChanges, ScaledAnswers
-from riskband.numbers.number import DIVERGENCE
 from riskband.report import words
 from riskband.report.asked import groups_problem
 from riskband.report.findings import Findings
 from riskband.report.networks import of_networks
 from riskband.wording import exactly, printable, rounded_down, rounded_up
+from riskband.worst_cases.number import DIVERGENCE
 from riskband.worst_cases.requirements import sizes_in_words
 
 

@@ -17,11 +17,11 @@ import riskband as rb
 from riskband.answers.doors import TableError
 from riskband.checks import check_delta
 from riskband.cli.run_folder import certificates_of_run, checks_of_run, last_hash
-from riskband.numbers.number import Number
 from riskband.report.findings import events_of, findings
 from riskband.report.page import page_again
 from riskband.verification import COLLECTION_SCHEMA, Verification
 from riskband.wording import printable
+from riskband.worst_cases.number import Number
 from riskband.worst_cases.requirements import REQUIRED, Gate, Requirement, numbers_behind, verdicts_on
 
 VERIFICATION_SCHEMA = "riskband.verification/1"

@@ -14,10 +14,10 @@ import riskband as rb
 from riskband.answers.scaled import ScaledAnswers
 from riskband.certificate import USUAL_DELTA
 from riskband.groups.group_bands import smallest_group
-from riskband.numbers.number import SHIFTED, Number
 from riskband.report.findings import Findings, findings
 from riskband.report.words import TAIL_LEVEL
 from riskband.worst_cases import requirements
+from riskband.worst_cases.number import SHIFTED, Number
 from riskband.worst_cases.requirements import Requirement, certificates_of, numbers_behind, verdicts_on
 
 DEFAULT_BUDGETS = (0.05, 0.1, 0.2)  # in chi2 a tenth of the clients may become 0.17, 0.19 and 0.23 of them

@@ -12,12 +12,12 @@ from riskband.answers.scaled import ClientChanges, ClientScores, ScaledAnswers
 from riskband.certificate import USUAL_DELTA, Certificate
 from riskband.checks import check_choice, check_delta
 from riskband.functionals.quantiles import SINGLE_LOCAL
-from riskband.numbers.bounds import bound
-from riskband.numbers.number import Number
 from riskband.report.asked import are_few, is_one_next, next_of_few
 from riskband.report.findings import Findings, findings
 from riskband.worst_cases import requirements
+from riskband.worst_cases.bounds import bound
 from riskband.worst_cases.next_clients import next_clients
+from riskband.worst_cases.number import Number
 from riskband.worst_cases.requirements import Requirement, certificates_of, numbers_behind
 
 USUAL_CHANGES = ("mean", "share:0.05")  # where nothing is asked; a rise by 0.05 is five more errors in a hundred

@@ -16,7 +16,6 @@ import numpy as np
 
 from riskband.bands.band import Band
 from riskband.certificate import CERTIFICATE, ESTIMATE, REFUTED, Certificate
-from riskband.numbers.number import SHIFTED, UNSEEN, Number
 from riskband.report.words import (
     Line,
     added,
@@ -32,6 +31,7 @@ from riskband.report.words import (
 from riskband.verification import COLLECTION_SCHEMA, source_of, why_it_says_nothing
 from riskband.wording import TRAINERS_ANSWERED, exactly
 from riskband.worst_cases.divergences import DIVERGENCES
+from riskband.worst_cases.number import SHIFTED, UNSEEN, Number
 from riskband.worst_cases.requirements import Gate
 from riskband.worst_cases.reweighting import breakdown
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from riskband.numbers.number import Number
 from riskband.report.charts import Chart, Curve
 from riskband.report.markup import MONITOR_PAGE
 from riskband.report.monitored import CHANGED, NO_ALARM, Monitoring
@@ -15,6 +14,7 @@ from riskband.report.view import Light
 from riskband.report.words import bound_in_words, capital, said_once
 from riskband.wording import confidence, evenly
 from riskband.worst_cases.always_valid import ORDERS
+from riskband.worst_cases.number import Number
 
 _MOST_POINTS = 400  # of a chart
 

@@ -24,7 +24,6 @@ from riskband.answers.risks import ClientRisks
 from riskband.answers.scaled import CHANGE, RISK, Scale, ScaledAnswers, scale_of
 from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate, CrossingError
 from riskband.checks import FloatArray, IntArray, as_number, check_kind
-from riskband.numbers.number import COST, FINITE, ON_SCALE, TARGET, Number
 from riskband.report.findings import Findings, events_of, findings, is_measured
 from riskband.report.words import added, bound_in_words
 from riskband.wording import confidence, evenly, exactly, rounded_down, rounded_up, rounded_up_strictly, short_delta
@@ -36,6 +35,7 @@ from riskband.worst_cases.always_valid import (
     capital_with_late_bets,
     look_sorted,
 )
+from riskband.worst_cases.number import COST, FINITE, ON_SCALE, TARGET, Number
 
 ALARM, NO_ALARM = "ALARM", "NO ALARM"
 EXIT_STATUS = {NO_ALARM: 0, ALARM: 4}

@@ -11,12 +11,12 @@ from riskband.answers.responses import check_others
 from riskband.answers.risks import ClientRisks
 from riskband.certificate import Certificate, CrossingError
 from riskband.checks import check_budget, check_delta
-from riskband.numbers.bounds import Networks
-from riskband.numbers.number import DIVERGENCE, TARGET, Number
 from riskband.report.findings import Findings, findings
 from riskband.report.words import of_two_networks
 from riskband.wording import exactly
+from riskband.worst_cases.bounds import Networks
 from riskband.worst_cases.divergences import resolve_divergence
+from riskband.worst_cases.number import DIVERGENCE, TARGET, Number
 from riskband.worst_cases.requirements import (
     Requirement,
     certificates_of,

@@ -15,7 +15,6 @@ import numpy as np
 
 from riskband.answers.scaled import CHANGE, ClientChanges, ScaledAnswers, is_scaled, rebuilt, scale_of
 from riskband.checks import FloatArray, IntArray
-from riskband.numbers.number import TARGET
 from riskband.report import words
 from riskband.report.asked import TAILS
 from riskband.report.charts import Arrows, Chart, Curve, thinned
@@ -26,6 +25,7 @@ from riskband.report.words import LABELS, capital, measured, percent
 from riskband.verification import why_it_says_nothing
 from riskband.wording import TRAINERS_ANSWERED, confidence, evenly, exactly, rounded_down, short_delta
 from riskband.worst_cases.divergences import resolve_divergence
+from riskband.worst_cases.number import TARGET
 from riskband.worst_cases.requirements import FAIL, PASS
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from riskband.answers.scaled import CHANGE, RISK, is_scaled, rebuilt, scale_of
 from riskband.certificate import CERTIFICATE, USUAL_DELTA, Certificate, as_sentence
 from riskband.functionals.functional import resolve
 from riskband.functionals.quantiles import num_clients_needed
-from riskband.numbers.number import Number
 from riskband.wording import CHOSEN_BEFORE, confidence, evenly, exactly, rounded_down, rounded_up, short_delta
 from riskband.worst_cases.divergences import binary_worst_case, resolve_divergence
+from riskband.worst_cases.number import Number
 from riskband.worst_cases.scaled import level_of_limits
 from riskband.worst_cases.target_networks import adds_nothing
 

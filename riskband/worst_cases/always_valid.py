@@ -31,10 +31,10 @@ from riskband.certificate import Certificate, CrossingError, recipe
 from riskband.checks import FloatArray, IntArray, check_choice, check_delta, in_decimals
 from riskband.duals import tail_duals
 from riskband.functionals.quantiles import SINGLE_LOCAL
-from riskband.numbers.number import SHIFTED, UNSEEN, Number, least_share
 from riskband.search import bisect_number
 from riskband.wording import ORDER_TELLS_NOTHING, chosen_before
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case
+from riskband.worst_cases.number import SHIFTED, UNSEEN, Number, least_share
 from riskband.worst_cases.reweighting import duals_within, within
 from riskband.worst_cases.scaled import SIDES, assumptions_of, limits_of
 

@@ -24,9 +24,9 @@ from riskband.betting import CONSTANT_STAKES, constant_stakes_upper_mean, others
 from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, IntArray, check_budget, check_choice, check_count, check_flag
 from riskband.functionals.quantiles import SINGLE_LOCAL
-from riskband.numbers.number import check_worse
 from riskband.wording import chosen_before, exactly, in_short, kth_largest
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case, resolve_divergence
+from riskband.worst_cases.number import check_worse
 from riskband.worst_cases.reweighting import ball, within
 from riskband.worst_cases.scaled import SIDES, on_scale
 

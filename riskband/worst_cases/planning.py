@@ -19,10 +19,10 @@ from riskband.answers.risks import ClientRisks
 from riskband.answers.scaled import CHANGE, RISK, ClientChanges, ScaledAnswers
 from riskband.checks import FloatArray, IntArray, check_count, check_delta, check_flag, check_kind, check_number
 from riskband.functionals.distributions import RiskDistribution
-from riskband.numbers.number import ALL, NEXT, OTHERS, UNSEEN, Number
 from riskband.wording import TRAINERS_ANSWERED, exactly
 from riskband.wording.shown import Drawn, to_pandas
 from riskband.worst_cases.next_clients import AT_RANDOM, check_population
+from riskband.worst_cases.number import ALL, NEXT, OTHERS, UNSEEN, Number
 from riskband.worst_cases.requirements import FAIL, Requirement, ends_of
 
 if TYPE_CHECKING:

@@ -23,11 +23,11 @@ from riskband.bands.band import band as band_of
 from riskband.certificate import CERTIFICATE, Certificate, check_ends
 from riskband.checks import check_number, float_of, set_fields
 from riskband.functionals.dispersion import UnboundedError
-from riskband.numbers.bounds import Source, bound, is_read_off_a_band
-from riskband.numbers.number import DIVERGENCE, NEXT, TARGET, Number
 from riskband.search import largest_where, smallest_size
 from riskband.wording import chosen_before, confidence, exactly, in_full, rounded_down, rounded_up
 from riskband.wording.shown import Shown, shortened
+from riskband.worst_cases.bounds import Source, bound, is_read_off_a_band
+from riskband.worst_cases.number import DIVERGENCE, NEXT, TARGET, Number
 
 PASS, FAIL, NOT_DECIDED = "PASS", "FAIL", "NOT DECIDED"
 EXIT_STATUS: Mapping[str, int] = {FAIL: 1, NOT_DECIDED: 3, PASS: 0}

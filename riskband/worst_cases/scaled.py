@@ -21,8 +21,8 @@ from riskband.certificate import Certificate, recipe
 from riskband.checks import FloatArray, check_choice, check_delta
 from riskband.functionals.quantiles import SINGLE_LOCAL, quantile_rank
 from riskband.functionals.stepwise import counted, order_statistic
-from riskband.numbers.number import Number
 from riskband.wording import chosen_before, exactly
+from riskband.worst_cases.number import Number
 from riskband.worst_cases.reweighting import within, worst_case_mean
 
 SIDES = ("worse", "two")

@@ -16,8 +16,8 @@ from riskband.bands.band import band as band_of
 from riskband.bands.levels import STITCHED, checkpoint
 from riskband.certificate import Certificate
 from riskband.checks import check_choice, check_delta
-from riskband.numbers.number import SHIFTED, UNSEEN, Number
 from riskband.worst_cases.always_valid import ORDERS, always_valid, batch_sizes, check_order, is_direct
+from riskband.worst_cases.number import SHIFTED, UNSEEN, Number
 from riskband.worst_cases.requirements import (
     NOT_DECIDED,
     Gate,

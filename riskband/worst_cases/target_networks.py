@@ -30,11 +30,11 @@ from riskband.functionals.stepwise import (
     true_quantile,
     true_share,
 )
-from riskband.numbers.number import Number, least_share
 from riskband.search import bisect
 from riskband.wording import chosen_before
 from riskband.worst_cases.divergence_bounds import BOTH_NETWORKS
 from riskband.worst_cases.divergences import FDivergence, binary_worst_case
+from riskband.worst_cases.number import Number, least_share
 from riskband.worst_cases.reweighting import assumed_of_duals, duals_within, within, worst_case_mean
 
 OTHER_CLIENTS = "clients of the target network must not be those of the source network"

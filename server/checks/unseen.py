@@ -19,9 +19,9 @@ from riskband.answers.concave_curves import ConcaveCurve, knapsack_curve, networ
 from riskband.functionals.dispersion import lorenz_of_distribution
 from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import resolve
-from riskband.numbers.number import FINITE, Number
 from riskband.selection import Objective
 from riskband.worst_cases.divergences import robust_mean
+from riskband.worst_cases.number import FINITE, Number
 from server.settings import RunConfig
 from worlds.loss_table import PopulationRisks
 from worlds.population import Population

@@ -18,8 +18,8 @@ from protocol.weight_sets import joined
 from riskband.answers.metrics import first_of
 from riskband.answers.scaled import CHANGE
 from riskband.models.evaluation import example_losses
-from riskband.numbers.number import SHIFTED
 from riskband.plots.changes import changes_figure
+from riskband.worst_cases.number import SHIFTED
 from server.checks.unseen import Unseen, unseen_clients
 from server.sections import Rule, Section
 from server.settings import RunConfig, is_absolute, numbers_of

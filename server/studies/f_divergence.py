@@ -12,8 +12,8 @@ from rich.table import Table
 
 from riskband import DIVERGENCES, Certificate
 from riskband.answers.responses import MISSING, UNTIL_DECIDED
-from riskband.numbers.number import TARGET
 from riskband.plots.bands import band_figure
+from riskband.worst_cases.number import TARGET
 from server.checks.unseen import Unseen, unseen_clients
 from server.sections import Names, Numbers, Rule, Section, is_distinct, one_of, rule
 from server.settings import RunConfig

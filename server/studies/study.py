@@ -16,7 +16,7 @@ from protocol.models import model_arrays
 from protocol.questions import Candidate, LossQuery
 from riskband.answers.scaled import RISK
 from riskband.certificate import Certificate
-from riskband.numbers.number import COST, TARGET
+from riskband.worst_cases.number import COST, TARGET
 from riskband.worst_cases.requirements import Gate, read_requirements, verdicts_on
 from server.checks.unseen import Check, Unseen, unseen_clients
 from server.report.cells import certificate_table, loss_in_words

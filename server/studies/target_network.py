@@ -17,10 +17,10 @@ from torch import nn
 
 import riskband as rb
 from riskband.models.losses import get_loss
-from riskband.numbers.number import TARGET
 from riskband.report.networks import NO_UPPER_BOUND, certified_target
 from riskband.report.words import capital
 from riskband.wording import confidence, exactly, rounded_down
+from riskband.worst_cases.number import TARGET
 from server.checks.unseen import compare, shares
 from server.report.cells import VERDICTS, new_table, number, upper_bound
 from server.settings import RunConfig

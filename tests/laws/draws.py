@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import riskband as rb
 from riskband.functionals.distributions import QuantileLimits, RiskDistribution
-from riskband.numbers.bounds import BOUNDS
-from riskband.numbers.number import ALL, COST, DIVERGENCE, NEXT, OTHERS, SHIFTED, TARGET
+from riskband.worst_cases.bounds import BOUNDS
+from riskband.worst_cases.number import ALL, COST, DIVERGENCE, NEXT, OTHERS, SHIFTED, TARGET
 
 DELTAS = st.sampled_from([0.001, 0.05, 0.2, 0.5])
 METHODS = st.sampled_from(["berk_jones", "dkw"])

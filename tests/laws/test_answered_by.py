@@ -13,11 +13,11 @@ from riskband.bands.band import Band
 from riskband.certificate import CERTIFICATE, ESTIMATE, REFUTED, weakest_validity
 from riskband.functionals.dispersion import UnboundedError
 from riskband.functionals.weights import QuantileWeight
-from riskband.numbers.bounds import BOUNDS, Networks
 from riskband.selection import FRESH_FOR_CANDIDATES
 from riskband.verification import FUNCTIONS
 from riskband.wording import TRAINERS_ANSWERED
 from riskband.worst_cases.always_valid import always_valid
+from riskband.worst_cases.bounds import BOUNDS, Networks
 from riskband.worst_cases.scaled import FRESH_FOR_BOTH
 from tests.laws.draws import numbers_of
 

@@ -23,7 +23,7 @@ from riskband.cli import main
 from riskband.duals import exponential_duals, pole_duals, square_duals, tail_duals
 from riskband.functionals.functional import interval_of
 from riskband.groups.comparisons import gap_ends, largest_gap_ends
-from riskband.numbers.number import Number
+from riskband.worst_cases.number import Number
 
 DELTA, SIZE = 0.05, 12
 DECIMALS = st.integers(1, 4).flatmap(

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import riskband as rb
 from riskband.certificate import CrossingError
-from riskband.numbers.number import ON_SCALE, Number
 from riskband.worst_cases.always_valid import DIRECT, always_valid
+from riskband.worst_cases.number import ON_SCALE, Number
 
 NUMBERS = (
     *("mean", "share:0.3", "quantile:0.8", "cvar:0.5", "mean@chi2:0.1", "mean@kl:0.1"),

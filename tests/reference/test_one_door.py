@@ -24,9 +24,9 @@ import pytest
 
 import riskband as rb
 from riskband.answers.scaled import ScaledAnswers
-from riskband.numbers.bounds import Networks
 from riskband.wording import CHOSEN_BEFORE
 from riskband.worst_cases.always_valid import always_valid, is_direct
+from riskband.worst_cases.bounds import Networks
 
 FILE = Path(__file__).with_name("one_door.json")
 _FIRST_WORDS = 8  # of an error

@@ -15,8 +15,8 @@ import riskband as rb
 from riskband.bands.levels import checkpoint, stitched_levels
 from riskband.certificate import CrossingError
 from riskband.functionals.distributions import RiskDistribution
-from riskband.numbers.number import ON_SCALE, Number
 from riskband.worst_cases.always_valid import _STAKES, DIRECT, always_valid
+from riskband.worst_cases.number import ON_SCALE, Number
 from tests.validity.coverage import ROUNDING, failures, rejected, study
 from tests.validity.test_two_models import ATOMS, LAWS, MASSES
 

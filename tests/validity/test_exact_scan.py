@@ -34,9 +34,9 @@ from riskband.functionals import pairs as pairs_module
 from riskband.functionals.bets import DirectBounds
 from riskband.functionals.functional import FUNCTIONALS, interval_of, resolve
 from riskband.functionals.pairs import Pairs
-from riskband.numbers.bounds import BOUNDS
-from riskband.numbers.number import SHIFTED, UNSEEN, Number
+from riskband.worst_cases.bounds import BOUNDS
 from riskband.worst_cases.divergences import DIVERGENCES
+from riskband.worst_cases.number import SHIFTED, UNSEEN, Number
 from tests.reference.definitions import GENERATORS
 from tests.validity.coverage import is_rejected
 

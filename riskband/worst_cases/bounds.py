@@ -25,7 +25,11 @@ from riskband.functionals.dispersion import dispersion_certificate
 from riskband.functionals.functional import MEASURES, OF_RISKS
 from riskband.functionals.quantiles import cvar, mean, quantile, survival
 from riskband.means import mean_bound
-from riskband.numbers.number import (
+from riskband.wording import CHOSEN_BEFORE, chosen_before
+from riskband.worst_cases.divergence_bounds import divergence_lower_bound
+from riskband.worst_cases.divergences import binary_worst_case, robust_tail_mean
+from riskband.worst_cases.next_clients import next_clients
+from riskband.worst_cases.number import (
     ALL,
     COST,
     COUNT,
@@ -40,10 +44,6 @@ from riskband.numbers.number import (
     Number,
     least_share,
 )
-from riskband.wording import CHOSEN_BEFORE, chosen_before
-from riskband.worst_cases.divergence_bounds import divergence_lower_bound
-from riskband.worst_cases.divergences import binary_worst_case, robust_tail_mean
-from riskband.worst_cases.next_clients import next_clients
 from riskband.worst_cases.reweighting import within, worst_case_cdf, worst_case_mean
 from riskband.worst_cases.scaled import SIDES, bound_on_scale
 from riskband.worst_cases.target_networks import target_bound
