@@ -111,8 +111,8 @@ def bound(
     if isinstance(source, tuple) and not isinstance(source, Networks):
         source = Networks(*source)
     if sides == "two" and not asked.has_both_ends:
-        plain = asked.unshifted if asked.where == SHIFTED else "a number of unseen clients"
-        raise ValueError(f"'{asked}' is bounded from its bad end alone, got sides='two'; for another end bound {plain}")
+        remedy = f"its other end is that of '{asked.unshifted}'" if asked.where == SHIFTED else "leave sides out"
+        raise ValueError(f"'{asked}' is bounded from its bad end alone, got sides='two'; {remedy}")
     certify = row_of(asked, source)
     takes = signature(certify).parameters
     if "terms" not in takes and (unused := sorted(terms.keys() - takes.keys())):

@@ -282,6 +282,11 @@ def plan(
     return Plan(requirement, delta, power, truth, options, too_few, at_hand, tried, price, assumed)
 
 
+def _check_target(target: str, prior: str | RiskDistribution | None) -> None:
+    if prior is not None:
+        Requirement.of(target).check(CHANGE if _is_of_changes(prior) else RISK)
+
+
 def checks_of(target: str, asked: Mapping[str, Any]) -> list[Callable[[], object]]:
     """Return a check of each argument of `plan` that needs no pilot, so that all that is wrong is said at once."""
     prior, sizes, delta, here = (asked[name] for name in ("prior", "num_examples", "delta", "num_clients"))
@@ -289,7 +294,7 @@ def checks_of(target: str, asked: Mapping[str, Any]) -> list[Callable[[], object
         partial(check_delta, delta),
         lambda: _most_clients(_with_shift(Requirement.of(target), asked["shift"]), asked["population"]),
         lambda: prior is None or _Assumed.of(prior, None, asked["binary"], 0),
-        lambda: prior is None or Requirement.of(target).check(CHANGE if _is_of_changes(prior) else RISK),
+        partial(_check_target, target, prior),
         lambda: (prior is None and sizes is None) or _checked_sizes(sizes, None),
         lambda: here is None or check_count("num_clients", here, minimum=_FEWEST, remedy=_HERE),
         partial(_checked_power, asked["power"], delta if 0.0 < delta < 1.0 else 0.0),
