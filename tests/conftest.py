@@ -39,6 +39,7 @@ SERVERS = ("tests/end_to_end/", "tests/deployment/")
 # After these the files that take longest, from 60 CPU seconds in the slow suite, so that none is left to the end alone.
 # Their tests share nothing that is dear, and each goes to whatever process is free.
 LONGEST = (
+    "tests/test_image.py",
     "tests/validity/test_exact_scan.py",
     "tests/validity/test_always_valid.py",
     "tests/adversaries/test_bounds_fuzz.py",
