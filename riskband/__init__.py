@@ -15,20 +15,17 @@ from typing import TYPE_CHECKING
 # fmt: off
 __all__ = [
     # answers
-    "ClientRisks", "ClientChanges", "ClientScores", "HistogramLimits", "HistogramRisks", "JointRisks",
-    "AdversarialAnswers", "AnswerNoise", "RiskDistribution", "risk_histogram", "default_multipliers",
-    "num_clients_needed",
+    "ClientRisks", "ClientChanges", "ClientScores", "HistogramLimits", "HistogramRisks", "AdversarialAnswers",
+    "AnswerNoise", "RiskDistribution", "risk_histogram", "default_multipliers", "num_clients_needed",
     # bands
     "Band", "band", "OptimisedLevels", "split_clients",
     # bounds
     "Interval", "Number", "bound", "mean_bound", "mean", "quantile", "cvar", "survival", "weighted_quantile",
-    "QuantileWeight",
-    "lorenz_certificate", "quantile_certificate",
-    "dispersion_certificate", "measured_dispersion", "extremal_distributions",
+    "QuantileWeight", "lorenz_certificate", "quantile_certificate", "dispersion_certificate", "measured_dispersion",
+    "extremal_distributions",
     # worst cases
     "DIVERGENCES", "custom_divergence", "binary_worst_case", "worst_case_cdf", "worst_case_mean", "breakdown",
-    "next_clients", "divergence_estimate", "divergence_lower_bound",
-    "panel_change", "wasserstein_mean", "wasserstein_cdf", "wasserstein_breakdown", "wasserstein_published",
+    "next_clients", "divergence_estimate", "divergence_lower_bound", "panel_change", "wasserstein_mean", "wasserstein_cdf", "wasserstein_breakdown", "wasserstein_published",
     # groups
     "group_bands", "group_certificate", "group_intervals",
     # selection
