@@ -25,7 +25,8 @@ __all__ = [
     "extremal_distributions",
     # worst cases
     "DIVERGENCES", "custom_divergence", "binary_worst_case", "worst_case_cdf", "worst_case_mean", "breakdown",
-    "next_clients", "divergence_estimate", "divergence_lower_bound", "panel_change", "wasserstein_mean", "wasserstein_cdf", "wasserstein_breakdown", "wasserstein_published",
+    "next_clients", "divergence_estimate", "divergence_lower_bound", "panel_change",
+    "wasserstein_mean", "wasserstein_cdf", "wasserstein_breakdown", "wasserstein_published",
     # groups
     "group_bands", "group_certificate", "group_intervals",
     # selection
