@@ -53,10 +53,7 @@ _NAMES = {
     "functionals.dispersion": "dispersion_certificate extremal_distributions lorenz_certificate measured_dispersion",
     "functionals.distributions": "RiskDistribution",
     "functionals.functional": "Interval",
-    "functionals.quantiles": (
-        "cvar mean num_clients_needed quantile quantile_certificate survival transformed_quantile_interval "
-        "weighted_quantile"
-    ),
+    "functionals.quantiles": "cvar mean num_clients_needed quantile quantile_certificate survival weighted_quantile",
     "functionals.weights": "QuantileWeight",
     "groups.comparisons": "group_certificate group_intervals",
     "groups.group_bands": "group_bands",
