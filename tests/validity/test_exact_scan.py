@@ -230,7 +230,7 @@ def test_no_bound_on_a_network_within_a_budget_is():
 def test_the_bound_on_the_network_itself_is_false_of_those_around_it(name, number):
     """Negative control: an unshifted level, share or tail, held against the truth within the budget."""
     plain, shifted = Number.of(number), Number.of(f"{number}@chi2:{BUDGET}")
-    bound, terms = partial(bound_of, KINDS[name], plain, {}), {"num_clients": 30, "num_examples": 20}
+    bound, terms = partial(bound_of, KINDS[name], plain, {}), {"num_clients": 30, "num_examples": 200}
     assert scan(bound, partial(true_number, KINDS[name], plain), **terms) <= DELTA
     assert scan(bound, partial(true_number, KINDS[name], shifted), **terms) > 3 * DELTA
 
