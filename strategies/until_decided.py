@@ -57,10 +57,9 @@ class UntilDecided(CertifyingStrategy):
         self.earlier = self.earlier or ()  # so that it says hello
         super().__post_init__()
         self._num_taken, self._last = 0, ""  # of the order
-        of_answers = rb.ClientChanges if self.scale is CHANGE else rb.ClientRisks
-        rb.Sequence(
-            self.requirements, delta=self.delta, of=of_answers
-        )  # refuses what it cannot decide before anybody is asked
+        # Refuses what it cannot decide before anybody is asked.
+        answers = rb.ClientChanges if self.scale is CHANGE else rb.ClientRisks
+        rb.Sequence(self.requirements, delta=self.delta, of=answers)
 
     @property
     def scale(self) -> Scale:  # type: ignore[override]

@@ -282,7 +282,7 @@ ROWS = (
     Row("modules that declare who answered", lambda: num_modules_declaring("contamination"), "5", 1, 1),
     Row("isinstance in server/report", lambda: num_calls("isinstance", "server/report"), "10", 0, 0),
     Row("places that open SQLite", lambda: num_calls("sqlite3.connect", *EDGE, "server"), "3", 1, 1),
-    Row("lines of code of the product", lambda: num_lines_of_code(*PRODUCT), "", 26_000, 34_845),
+    Row("lines of code of the product", lambda: num_lines_of_code(*PRODUCT), "", 26_000, 34_820),
     Row("packages of a base install", lambda: len(base_install()), "112", 2, 2),
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -104,7 +104,8 @@ class Asked:
 
 def budgets_beside(numbers: Collection[Number], *, divergence: str, budgets: Iterable[float]) -> list[float]:
     """Return the budgets of which no worst mean is among the numbers: what is required is certified once."""
-    return [size for size in budgets if Number("mean", (), SHIFTED, None, divergence, size) not in numbers]
+    worst_mean = partial(Number, "mean", where=SHIFTED, divergence=divergence)
+    return [size for size in budgets if worst_mean(budget=size) not in numbers]
 
 
 def certified(answers: rb.ClientRisks, asked: Asked) -> Findings:

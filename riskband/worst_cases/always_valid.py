@@ -176,7 +176,7 @@ class _Asked(NamedTuple):
             quantity = f"{number.quantity()}, as clients measure risks"
         if number.family == "quantile":
             point = 1.0 - point if scale.is_higher_better else point
-            point = point if shift is None else 1.0 - least_share(1.0 - point, *shift)
+            point = point if shift is None else 1.0 - float(least_share(1.0 - point, *shift))
         kind = {"cvar": "tail", "mean": "mean" if shift is None else "worst"}.get(number.family, number.family)
         etas = (0.0,) if local == "observed" or isinstance(answers, ClientScores) else ETAS
         return cls(str(number), quantity, kind, point, shift, etas if kind in ("share", "quantile") else ())

@@ -154,32 +154,24 @@ def _band_of(source: Any, delta: float | None, sides: str = "lower", **local: st
 
 
 def _mean(source: Any, number: Number, *, sides: str, delta: float, seed: int | None = None) -> Certificate:
+    """A mean, or that of a tail."""
     if sides == "two":
         return _both_ends(source, number, sides=sides, delta=delta)
-    return mean_bound(source, delta=delta, seed=seed)
-
-
-def _tail(source: Any, number: Number, *, sides: str, delta: float, seed: int | None = None) -> Certificate:
-    if sides == "two":
-        return _both_ends(source, number, sides=sides, delta=delta)
+    if number.family == "mean":
+        return mean_bound(source, delta=delta, seed=seed)
     if isinstance(source, Histogram):
-        return cvar(_band_of(source, delta), number.point)
+        return _of_band(_band_of(source, delta), number, sides=sides)
     return cvar(source, number.point, delta=delta, seed=seed)
 
 
-def _quantile(source: Any, number: Number, *, sides: str, delta: float, local: str = "marginal") -> Certificate:
+def _point(source: Any, number: Number, *, sides: str, delta: float, local: str = "marginal") -> Certificate:
+    """A point of the CDF: a quantile or a share."""
     if sides == "two":
         return _both_ends(source, number, sides=sides, delta=delta, local=local)
     if isinstance(source, Histogram):
-        return quantile(_band_of(source, delta, local=local), number.point)
-    return quantile(source, number.point, delta=delta, local=local)
-
-
-def _share(source: Any, number: Number, *, sides: str, delta: float, local: str = "marginal") -> Certificate:
-    if sides == "two":
-        return _both_ends(source, number, sides=sides, delta=delta, local=local)
-    if isinstance(source, Histogram):
-        return survival(_band_of(source, delta, local=local), thresholds=number.point)
+        return _of_band(_band_of(source, delta, local=local), number, sides=sides)
+    if number.family == "quantile":
+        return quantile(source, number.point, delta=delta, local=local)
     return survival(source, thresholds=number.point, delta=delta, local=local)
 
 
@@ -215,18 +207,18 @@ def _shifted_mean(
     source: Any, number: Number, *, sides: str, delta: float | None = None, seed: int | None = None
 ) -> Certificate:
     if _is_bet_on(source):
-        return worst_case_mean(source, **_ball(number), delta=delta, seed=seed)
-    return worst_case_mean(_band_of(source, delta), **_ball(number))
+        return worst_case_mean(source, **number.ball, delta=delta, seed=seed)
+    return worst_case_mean(_band_of(source, delta), **number.ball)
 
 
 def _shifted_share_of_band(source: Band, number: Number, *, sides: str) -> Certificate:
-    return worst_case_cdf(source, **_ball(number), thresholds=number.point)
+    return worst_case_cdf(source, **number.ball, thresholds=number.point)
 
 
 def _shifted_tail(source: Any, number: Number, *, sides: str, delta: float | None = None) -> Certificate:
     band = _band_of(source, delta)
     plain, atoms = cvar(band, number.point), band.distribution_for_means
-    value = robust_tail_mean(atoms.risks, atoms.weights, level=number.point, **_ball(number))
+    value = robust_tail_mean(atoms.risks, atoms.weights, level=number.point, **number.ball)
     return _moved(plain, number, min(value, 1.0))
 
 
@@ -235,13 +227,13 @@ def _shifted_share(source: Any, number: Number, *, sides: str, **terms: Any) -> 
     plain = bound(source, number.unshifted, **terms)
     if plain.event == "band":  # of which it is made again
         return _shifted_share_of_band(_band_of(source, **terms), number, sides=sides)
-    return _moved(plain, number, float(binary_worst_case(float(plain.value), **_ball(number))))
+    return _moved(plain, number, float(binary_worst_case(float(plain.value), **number.ball)))
 
 
 def _shifted_quantile(source: Any, number: Number, *, sides: str, **terms: Any) -> Certificate:
     """A quantile within a budget is one of the source, at the level beyond which the least share lies."""
     is_low = isinstance(source, ScaledAnswers) and source.scale.is_higher_better
-    least = least_share(number.point if is_low else 1.0 - number.point, *_ball(number).values())
+    least = float(least_share(number.point if is_low else 1.0 - number.point, **number.ball))
     plain = bound(source, Number("quantile", (least if is_low else 1.0 - least,)), **terms)
     return _moved(plain, number, plain.value, lower=plain.lower)
 
@@ -258,13 +250,8 @@ def _moved(plain: Certificate, number: Number, value: Any, *, lower: Any = None)
         value=value,
         lower=lower,
         details={},
-        assumptions=(*lines, within(_ball(number)["divergence"])),
+        assumptions=(*lines, within(number.ball["divergence"])),
     )
-
-
-def _ball(number: Number) -> dict[str, Any]:
-    divergence, budget = number.shift or (None, 0.0)
-    return {"divergence": divergence, "budget": budget}
 
 
 def _finite(
@@ -275,7 +262,7 @@ def _finite(
         what = {"above": number.point, "sides": sides}
     elif number.family == LARGEST:
         what = {"k": int(number.point)}
-    what |= _ball(number) if number.shift else {}
+    what |= number.ball if number.shift else {}
     if number.where != NEXT:
         what |= {"including_seen": number.where == ALL}
         population = number.num_clients
@@ -315,10 +302,8 @@ _INTEGRALS = tuple(name for name in OF_RISKS if name not in (*_TAILS, *_MEASURES
 _RISKS, _SCALED = (ClientRisks, Histogram), (ClientChanges, ClientScores)
 
 BOUNDS: tuple[Row, ...] = (
-    Row(("mean",), UNSEEN, _RISKS, _mean),
-    Row(("cvar",), UNSEEN, _RISKS, _tail),
-    Row(("quantile",), UNSEEN, _RISKS, _quantile),
-    Row(("share",), UNSEEN, _RISKS, _share),
+    Row(("mean", "cvar"), UNSEEN, _RISKS, _mean),
+    Row(("quantile", "share"), UNSEEN, _RISKS, _point),
     Row(_INTEGRALS, UNSEEN, _RISKS, _growing),
     Row(("example_mean",), UNSEEN, (ClientRisks,), _growing),
     Row(_MEASURES, UNSEEN, _RISKS, _both_ends),

@@ -18,13 +18,15 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from riskband.answers.counts import BoolArray
 from riskband.answers.scaled import CHANGE, RISK, Scale, ScaledAnswers, beyond
 from riskband.bands.band import subject_of
-from riskband.checks import as_spelled, check_budget, check_count, check_number, float_of
+from riskband.checks import FloatArray, as_spelled, check_budget, check_count, check_number, float_of
 from riskband.functionals.distributions import RiskDistribution
 from riskband.functionals.functional import Functional, resolve
-from riskband.search import bisect_number
+from riskband.search import bisect
 from riskband.wording import exactly, in_full, kth_largest
 from riskband.worst_cases.divergences import (
     DIVERGENCES,
@@ -129,6 +131,13 @@ class Number:
         if self.divergence is None or self.budget is None:
             return None
         return resolve_divergence(self.divergence), self.budget
+
+    @property
+    def ball(self) -> dict[str, Any]:
+        """The same as keyword arguments; raises ValueError if there is no budget."""
+        if self.shift is None:
+            raise ValueError(f"'{self}' must have a divergence and a budget, as in 'mean@chi2:0.1'")
+        return dict(zip(("divergence", "budget"), self.shift, strict=True))
 
     @property
     def point(self) -> float:
@@ -245,18 +254,17 @@ class Number:
             return self.functional.value(distribution)
         # Clients that the network does not have may have any risk, up to 1.
         risks, weights = np.append(distribution.risks, 1.0), np.append(distribution.weights, 0.0)
-        ball: dict[str, Any] = {"divergence": self.shift[0], "budget": self.shift[1]}
         if self.family == "mean":
-            return min(robust_mean(risks, weights, **ball)[0], 1.0)
+            return min(robust_mean(risks, weights, **self.ball)[0], 1.0)
         if self.family == "cvar":
-            return robust_tail_mean(risks, weights, level=self.point, **ball)
+            return robust_tail_mean(risks, weights, level=self.point, **self.ball)
         if self.family == "share":
-            return float(binary_worst_case(min(self.functional.value(distribution), 1.0), **ball))
+            return float(binary_worst_case(min(self.functional.value(distribution), 1.0), **self.ball))
         if self.family != "quantile":
             raise ValueError(
                 f"nothing says '{self}' of a network; ask for mean, cvar, share or quantile within a budget"
             )
-        level = 1.0 - least_share(1.0 - self.point, **ball)
+        level = 1.0 - float(least_share(1.0 - self.point, **self.ball))
         return float(distribution.quantile(level)) if level < 1.0 else 1.0
 
     def _expected(self, distribution: RiskDistribution) -> float:
@@ -265,7 +273,7 @@ class Number:
         self.check(RISK)
         share = float(np.sum(distribution.weights[distribution.risks > self.point]))
         if self.shift is not None:
-            share = float(binary_worst_case(share, divergence=self.shift[0], budget=self.shift[1]))
+            share = float(binary_worst_case(share, **self.ball))
         return self.num_clients * share
 
     def measured(self, answers: ScaledAnswers) -> float:
@@ -281,15 +289,16 @@ class Number:
         raise ValueError(f"'{self}' is a worst case, which no client measures")
 
 
-def least_share(share: float, divergence: FDivergence, budget: float) -> float:
-    """Return the smallest share of a network's clients that can be this one within a budget of it."""
-    if share <= 0.0 or budget == 0.0:
-        return max(share, 0.0)
+def least_share(shares: npt.ArrayLike, divergence: FDivergence, budget: float) -> FloatArray:
+    """Return the smallest shares of a network's clients that can be these within a budget of it, of their shape."""
+    most = np.maximum(shares, 0.0)
+    if budget == 0.0:
+        return most
 
-    def is_too_small(least: float) -> bool:
-        return float(binary_worst_case(least, divergence=divergence, budget=budget)) < share
+    def is_too_small(least: FloatArray) -> BoolArray:
+        return np.asarray(binary_worst_case(least, divergence=divergence, budget=budget) < most)
 
-    return bisect_number(is_too_small, low=0.0, high=share, num_steps=60)[0]
+    return bisect(is_too_small, low=np.zeros_like(most), high=most)[0]
 
 
 def check_worse(name: str, threshold: object, scale: Scale) -> None:

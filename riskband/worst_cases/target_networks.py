@@ -14,13 +14,12 @@ import numpy as np
 from scipy.special import bdtr, bdtrik, logit
 
 from riskband import duals
-from riskband.answers.counts import BoolArray
 from riskband.answers.responses import check_others
 from riskband.answers.risks import ClientRisks, shared_assumptions
 from riskband.bands.local_steps import assumed_of_sizes
 from riskband.betting import KEPT_OF_FIRST, constant_stakes_upper_mean, doubt_of_mean
 from riskband.certificate import Certificate, recipe
-from riskband.checks import FloatArray, check_delta, check_kind
+from riskband.checks import check_delta, check_kind
 from riskband.functionals.dispersion import dispersion_certificate
 from riskband.functionals.stepwise import (
     Clients,
@@ -30,10 +29,9 @@ from riskband.functionals.stepwise import (
     true_quantile,
     true_share,
 )
-from riskband.search import bisect
 from riskband.wording import chosen_before
 from riskband.worst_cases.divergence_bounds import BOTH_NETWORKS
-from riskband.worst_cases.divergences import FDivergence, binary_worst_case
+from riskband.worst_cases.divergences import binary_worst_case
 from riskband.worst_cases.number import Number, least_share
 from riskband.worst_cases.reweighting import assumed_of_duals, duals_within, within, worst_case_mean
 
@@ -70,7 +68,7 @@ def target_bound(source: ClientRisks, target: ClientRisks, number: Number, *, de
         may be wrong or count as the worst, or a client of one name is in both networks and repeats are not draws; also,
         as `CrossingError`, if the answers contradict the budget.
     """
-    f, budget = ball_of(number)
+    f, budget = number.ball.values()
     for name, answers in (("source", source), ("target", target)):
         check_kind(name, answers, ClientRisks, remedy="make them with ClientRisks(values, num_examples)")
         answers.require_certain_answers("a bound with clients of a target network", "make a band of each network")
@@ -110,21 +108,13 @@ def adds_nothing(certificate: Certificate) -> bool:
     return alone is not None and bool(certificate.value >= alone)
 
 
-def ball_of(number: Number) -> tuple[FDivergence, float]:
-    """Return the divergence and the budget of a number; raises ValueError if it has none."""
-    if number.shift is None:
-        raise ValueError(f"'{number}' must have a divergence and a budget; write 'mean@target:chi2:0.1'")
-    return number.shift
-
-
 def _source_alone(source: ClientRisks, number: Number, delta: float) -> float:
     """What the source bounds of a target within the budget of which nobody answered."""
-    f, budget = ball_of(number)
     if number.family == "mean":
-        return float(worst_case_mean(source, divergence=f, budget=budget, delta=delta).value)
+        return float(worst_case_mean(source, **number.ball, delta=delta).value)
     if number.family == "share":
-        return float(binary_worst_case(true_share(source, number.point, delta=delta), divergence=f, budget=budget))
-    return true_quantile(source, 1.0 - least_share(1.0 - number.point, f, budget), delta=delta)
+        return float(binary_worst_case(true_share(source, number.point, delta=delta), **number.ball))
+    return true_quantile(source, 1.0 - float(least_share(1.0 - number.point, **number.ball)), delta=delta)
 
 
 def _share(source: ClientRisks, target: ClientRisks, number: Number, delta: float) -> float:
@@ -139,7 +129,7 @@ def _share(source: ClientRisks, target: ClientRisks, number: Number, delta: floa
     def counts_at(eta: float) -> list[int]:
         return [int(each.above(eta).sum()) for each in both]
 
-    for share, least in zip(_SHARES.tolist(), _least_at_source(number, _SHARES).tolist(), strict=True):
+    for share, least in zip(_SHARES.tolist(), least_share(_SHARES, **number.ball).tolist(), strict=True):
         eta = next(each.limits[0].eta for each in ranges if share > each.low)
         if chance_of_so_few(counts_at(eta), sizes, [(1.0 - eta) * least, (1.0 - eta) * share], delta=delta) > delta:
             break
@@ -150,7 +140,7 @@ def _share(source: ClientRisks, target: ClientRisks, number: Number, delta: floa
 def _quantile(source: ClientRisks, target: ClientRisks, number: Number, delta: float) -> float:
     """Upper bound on a quantile of the target's risks: a limit of a client of either network, or 1."""
     share = 1.0 - number.point
-    least = least_share(share, *ball_of(number))
+    least = float(least_share(share, **number.ball))
     planned = quantile_ranges(source.num_clients, 1.0 - least, delta, planned_size(source)[0])
     eta = planned[0].limits[0].eta if planned else _ETA
     limits, sizes = [each.upper_limits(eta) for each in (source, target)], (source.num_clients, target.num_clients)
@@ -162,16 +152,6 @@ def _quantile(source: ClientRisks, target: ClientRisks, number: Number, delta: f
 
     place = bisect_left(points, True, key=is_enough)
     return float(points[place]) if place < points.size else 1.0
-
-
-def _least_at_source(number: Number, shares: FloatArray) -> FloatArray:
-    """Return the smallest shares of the source network that can be these at a target within the budget."""
-    f, budget = ball_of(number)
-
-    def is_too_small(least: FloatArray) -> BoolArray:
-        return np.asarray(binary_worst_case(least, divergence=f, budget=budget) < shares)
-
-    return bisect(is_too_small, low=np.zeros_like(shares), high=shares, num_steps=50)[0]
 
 
 def chance_of_so_few(counts: Sequence[int], sizes: Sequence[int], least: Sequence[float], *, delta: float) -> float:
